@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from normtune.heuristics.api.any_gpu import AnyGpuTable, fit_any_gpu
     from normtune.heuristics.api.diff import diff
     from normtune.heuristics.api.fit import Table, fit
-    from normtune.heuristics.api.maps import show_flips, show_map
+    from normtune.heuristics.api.maps import show_map
     from normtune.heuristics.api.report import Report, report
     from normtune.heuristics.api.show import show
     from normtune.heuristics.fitting.options import FitOptions
@@ -78,7 +78,6 @@ _HOMES = {
     "rms_norm_quantize_fp8": "kernels.rms_norm_quantize_fp8.function",
     "report": "heuristics.api.report",
     "show": "heuristics.api.show",
-    "show_flips": "heuristics.api.maps",
     "show_map": "heuristics.api.maps",
     "sweep": "tuner.sweep.api",
     "transpose_fp8": "kernels.transpose_fp8.function",
@@ -127,7 +126,6 @@ __all__ = [
     "rms_norm_gated",
     "rms_norm_quantize_fp8",
     "show",
-    "show_flips",
     "show_map",
     "sweep",
     "transpose_fp8",

@@ -6,15 +6,18 @@ for the README. Needs no GPU and fits nothing.
 
 import random
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normtune.benchmarks import against_copy
 from normtune.docs import blocks
+
+if TYPE_CHECKING:
+    from normtune.heuristics.fitting.figures import Loss
 
 RECORDING, H100 = "nvidia-h200", "nvidia-h100-80gb-hbm3"
 HELD_OUT = blocks.ROOT / "benchmarks" / "results" / "nvidia_h200" / "unseen.parquet"
@@ -111,7 +114,7 @@ def function_losses() -> list[Losses]:
             )
             key = operator(name).key(dtype)
             tree = trees[key]
-            entry, rule = known[key], figures.of_rule(recorded, liger.choose) if recorded else None
+            entry, rule = known[key], _of_rule(recorded, liger.choose) if recorded else None
             donor, gap = entry.donor, 0 if entry.donor else entry.figures.gap
             of_functions.append(
                 Losses(
@@ -123,10 +126,28 @@ def function_losses() -> list[Losses]:
                     _interval(held_out, tree) if held_out else None,
                     fixed_log.percent_up(gap).removesuffix(" %") if gap > 0 else "",
                     rule.mean if rule else None,
-                    gain.total / gain.problems if (gain := entry.figures.gain) else None,
+                    _gain(recorded, tree) if rule else None,
                 )
             )
     return of_functions
+
+
+def _gain(matrix: Any, tree: Any) -> float:
+    """Mean log of the time of Liger's launch over the tree's, millionths, where both have one."""
+    from normtune.heuristics.rules import liger
+    from normtune.heuristics.solver.bins import losses as losses_of
+
+    chosen = (liger.choose(matrix.key.operator, *shape) for shape in matrix.problems)
+    theirs = [None if config is None else matrix.loss(index, config) for index, config in enumerate(chosen)]
+    pairs = zip(theirs, losses_of(matrix, tree), strict=True)
+    return fmean(other - own for other, own in pairs if other is not None and own is not None)
+
+
+def _of_rule(matrix: Any, rule: Callable[..., Any]) -> "Loss | None":
+    """The loss of a rule where its config has a time."""
+    from normtune.heuristics.fitting.figures import of_configs
+
+    return of_configs(matrix, [rule(matrix.key.operator, *shape) for shape in matrix.problems])
 
 
 def _interval(matrix: Any, tree: Any) -> tuple[int, int]:
@@ -204,7 +225,7 @@ def _of_recording(name: str, dtypes: bool = False) -> Iterator[str]:
         def default(_: str, rows: int, hidden: int, spec: Any = spec, dtype: str = key.dtype) -> Any:
             return spec.default_config(spec.problem(rows, hidden, dtype), target)
 
-        own, untuned = figures.of_tree(matrix, tree), figures.of_rule(matrix, default)
+        own, untuned = figures.of_tree(matrix, tree), _of_rule(matrix, default)
         over = [log(ours / copy) for ours, copy in _beside_the_copy(evidence.select([key.text], [key.dtype]), tree)]
         cells = [
             *(f"{key.family} {key.dtype}" if dtypes else key.family, str(own.problems), str(leaves(tree))),

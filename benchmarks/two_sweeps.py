@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from normtune.benchmarks.lib.two_sweeps import Crossed
+    from normtune.heuristics.fitting.result import Fit
     from normtune.results.evidence import Evidence
 
 ABOVE_FLOOR = 3_000  # millionths: 0.3 %
@@ -38,7 +39,7 @@ def main() -> None:
     start = time.perf_counter()
     sweeps = [swept(_read(store), options) for store in asked.stores]
     for store, sweep in zip(asked.stores, sweeps, strict=True):
-        fit = sweep.fit
+        fit = sweep.table.fit
         print(f"{store}: {fit.device.label}, {fit.measurements} measurements, {fit.date}")
     losses = crossed(sweeps[0], sweeps[1], options)
     print()
@@ -48,7 +49,7 @@ def main() -> None:
     print(f"{time.perf_counter() - start:.0f} s on {len(os.sched_getaffinity(0))} cores")
     if asked.json:
         document = {
-            "stores": [_told(sweep.fit.device.label, sweep.fit.date, sweep.fit.digest) for sweep in sweeps],
+            "stores": [_facts(sweep.table.fit) for sweep in sweeps],
             "leaves": asked.leaves,
             "above_floor": ABOVE_FLOOR,
             "kinds": [
@@ -93,8 +94,8 @@ def _read(store: str) -> "Evidence":
     return used(evidence)
 
 
-def _told(device: str, date: str, digest: str) -> dict[str, Any]:
-    return {"device": device, "date": date, "digest": digest}
+def _facts(fit: "Fit") -> dict[str, Any]:
+    return {"device": fit.device.label, "date": fit.date, "digest": fit.digest}
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ REACHED = {
     "Table": (
         "heuristics.fitting.figures:Figures",
         "heuristics.fitting.figures:Loss",
-        "heuristics.api.stability:TableStability",
         "heuristics.writing.installing:Installed",
     ),
     "check": ("tuner.checking.offline:CheckedTable",),
@@ -37,11 +36,6 @@ REACHED = {
     "merge_data": ("results.merge:Merged",),
     "load_table": ("kernels.tablefile.locate:LoadedTable",),
     "report": ("heuristics.report.function_data:DeviceReport", "heuristics.report.function_data:FunctionData"),
-    "show_flips": (
-        "heuristics.api.maps:FlipMaps",
-        "heuristics.api.maps:DeviceFlips",
-        "heuristics.showing.flips:BothWays",
-    ),
     "show_map": (
         "heuristics.api.maps:Maps",
         "heuristics.api.maps:DeviceMaps",

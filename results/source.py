@@ -85,15 +85,9 @@ class Selection(Keys):
     regime: str = option("Only times measured cold, warm or eager.", default=COLD)
     device: str | None = option(DEVICE_HELP, "NAME", doc=DEVICE_DOC)
 
-    @property
-    def source(self) -> str:
-        """Where the measurements come from, for messages."""
-        return f"recording {self.recording}" if self.recording else "the store"
-
-    def load(self, data: Measured, warn: "Warn | None" = None, every_regime: bool = False) -> "Evidence":
-        """The selected measurements, as in `taken`; with `every_regime`, those of all regimes."""
-        regime = None if every_regime else self.regime
-        return self.of(taken(data, self.recording, regime, warn, self.device))
+    def load(self, data: Measured, warn: "Warn | None" = None) -> "Evidence":
+        """The selected measurements, as in `taken`."""
+        return self.of(taken(data, self.recording, self.regime, warn, self.device))
 
 
 def _as_warning(text: str) -> None:

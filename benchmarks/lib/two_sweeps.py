@@ -9,24 +9,32 @@ rounds, so the floor is rather too high for whole sweeps; but they share the com
 which sweeps do not. An own table has seen the noise that it is scored on, in the sweeps as in the halves.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.options import FitOptions
-from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.fitting.pipeline import fit, used
 from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.fitting.sharing import extra
 from normtune.heuristics.regret.legality import registered
-from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.stability.bootstrap import Blocks
-from normtune.heuristics.stability.refit import Fitted, fitted, refitted, server, weighted
+from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
+from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.key import Key
+from normtune.kernels.operator import operator
 from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.tree import Tree, choose
+from normtune.kernels.target import target_for
+from normtune.results.evidence import Evidence
+from normtune.results.records import ROUNDS_PER_BLOCK
 
-if TYPE_CHECKING:
-    from normtune.results.evidence import Evidence
+_PROBLEM = ("operator", "variant", "dtype", "rows", "hidden", "run")
+_LEAST_BLOCKS = 4
 
 
 class Crossed(NamedTuple):
@@ -61,30 +69,41 @@ class Crossed(NamedTuple):
         return None if first is None or second is None else (first + second) / 2
 
 
+class Table(NamedTuple):
+    """A table and the measurements of one device that it was fitted to."""
+
+    evidence: Evidence
+    fit: Fit
+
+    def tree(self, key: Key) -> Tree | None:
+        """The tree that answers for a key; None without one."""
+        trees = {key: function.tree for function in self.fit.functions for key in function.served}
+        donor = {function.key: function.donor for function in self.fit.shared}.get(key, key)
+        return trees.get(donor) or trees.get(key.plain)
+
+
 class Sweep(NamedTuple):
     """A sweep with its table.
 
     Attributes:
-        evidence: measurements of one device.
-        fit: to the evidence.
-        halves: of each function, by key, the trees of both halves of the blocks; None if there are none.
+        table: fitted to the sweep.
+        halves: the tables of both halves of the blocks; empty if there are too few blocks.
     """
 
-    evidence: "Evidence"
-    fit: Fit
-    halves: dict[Key, tuple[Tree, Tree] | None]
+    table: Table
+    halves: tuple[Table, ...]
 
 
-def swept(evidence: "Evidence", options: FitOptions) -> Sweep:
+def swept(evidence: Evidence, options: FitOptions) -> Sweep:
     """A sweep with its table, and with the tables of its halves.
 
     Args:
         evidence: measurements of one device and regime.
-        options: of the fit.
+        options: of the fits.
     """
-    table = fit(evidence, options)
-    functions = fitted(evidence, table, options)
-    return Sweep(evidence, table, {item.function.key: _halves(item) for item in functions})
+    parts = (evidence, *_halves(evidence))
+    table, *halves = (Table(part, fit(part, options)) for part in parts)
+    return Sweep(table, tuple(halves))
 
 
 def crossed(first: Sweep, second: Sweep, options: FitOptions) -> list[Crossed]:
@@ -99,44 +118,56 @@ def crossed(first: Sweep, second: Sweep, options: FitOptions) -> list[Crossed]:
         UsageError: the GPUs are of different kinds.
         NormtuneError: the sweeps have no operator and dtype in common, measured at common shapes.
     """
-    devices = [sweep.fit.device for sweep in (first, second)]
+    devices = [sweep.table.fit.device for sweep in (first, second)]
     if len({(device.target, device.sms) for device in devices}) > 1:
         both = " and ".join(f"{device.label} with {device.sms} SMs" for device in devices)
         raise UsageError(f"the sweeps are of different kinds of GPU: {both}")
-    kinds = [kind for kind in _kinds(first, options) if kind in set(_kinds(second, options))]
-    pairs = zip(weighted(first.evidence, options, kinds), weighted(second.evidence, options, kinds), strict=True)
-    results = [result for pair in pairs if (result := _crossed(first, second, *pair))]
+    kinds = [kind for kind in _kinds(first.table, options) if kind in set(_kinds(second.table, options))]
+    results = [result for key in kinds if (result := _crossed(first, second, key, options))]
     if not results:
         raise NormtuneError("the sweeps have no shapes of an operator and dtype in common: sweep the same grid")
     return results
 
 
-def _kinds(sweep: Sweep, options: FitOptions) -> Iterator[Key]:
+def _kinds(table: Table, options: FitOptions) -> Iterator[Key]:
     """The measured kinds that the table serves."""
-    served = sweep.fit.with_data()
-    for key in sweep.evidence.select(options.operators).measured_keys():
+    served = table.fit.with_data()
+    for key in table.evidence.select(options.operators).measured_keys():
         if registered(key) and key in served:
             yield key
 
 
-def _crossed(first: Sweep, second: Sweep, left: TimingMatrix, right: TimingMatrix) -> Crossed | None:
-    key = left.key
-    own, other = server(first.fit, key), server(second.fit, key)
+def _crossed(first: Sweep, second: Sweep, key: Key, options: FitOptions) -> Crossed | None:
+    own, other = first.table.tree(key), second.table.tree(key)
+    left, right = (_matrix(sweep.table.evidence, key, options) for sweep in (first, second))
     common = set(left.problems) & set(right.problems)
     if own is None or other is None or not common:
         return None
     left, right = _at(left, common), _at(right, common)
-    differ = [choose(own.tree, shape) != choose(other.tree, shape) for shape in left.problems]
-    halves = (first.halves[own.key], second.halves[other.key])
+    differ = [choose(own, shape) != choose(other, shape) for shape in left.problems]
     return Crossed(
         key.text,
         key.dtype,
         len(common),
-        (_scored(left, own.tree, other.tree), _scored(right, own.tree, other.tree)),
-        (extra(right, own.tree, other.tree), extra(left, other.tree, own.tree)),
-        (_floor(left, halves[0]), _floor(right, halves[1])),
+        (_scored(left, own, other), _scored(right, own, other)),
+        (extra(right, own, other), extra(left, other, own)),
+        (_floor(first, key, common, options), _floor(second, key, common, options)),
         float(left.weight @ differ) / float(left.weight.sum()),
     )
+
+
+def _matrix(evidence: Evidence, key: Key, options: FitOptions) -> TimingMatrix:
+    """The weighted timing matrix of a key, as in a fit.
+
+    Raises:
+        NormtuneError: the key has no times.
+    """
+    data = used(evidence, options.operators)
+    device = data.devices()[0]
+    matrix = timing_matrix(data, operator(key.operator), key, target_for(device.target, device.sms))
+    if matrix is None:
+        raise NormtuneError(f"no times of {key} on {device.label}: sweep them first")
+    return Weighting(options.weights).weighted(operator(key.operator), matrix)
 
 
 def _at(matrix: TimingMatrix, shapes: set[Shape]) -> TimingMatrix:
@@ -151,21 +182,39 @@ def _scored(matrix: TimingMatrix, *trees: Tree) -> int:
     )
 
 
-def _halves(fitted: Fitted) -> tuple[Tree, Tree] | None:
-    """The tables of both halves of the blocks; None if the blocks are too few, or give no table."""
-    split = _split(fitted.case.matrix)
-    trees = [refitted(fitted, half) for half in split]
-    return (trees[0], trees[1]) if len(trees) == 2 and trees[0] and trees[1] else None
+def _halves(evidence: Evidence) -> Iterator[Evidence]:
+    """Both halves of the blocks of each problem, every second one; none if a problem has fewer than four blocks.
+
+    Blocks are numbered anew, as the parity of a block's number decides which half of a fit it is in.
+    """
+    timed = evidence.where(evidence.frame["status"] == "ok")
+    rounds: list[NDArray[np.int32]] = timed.frame["rounds"].tolist()
+    samples: list[NDArray[np.int32]] = timed.frame["samples"].tolist()
+    numbers = [one // ROUNDS_PER_BLOCK for one in rounds]
+    for places in timed.frame.groupby(list(_PROBLEM)).indices.values():
+        blocks = np.unique(np.concatenate([numbers[place] for place in places]))
+        if len(blocks) < _LEAST_BLOCKS:
+            return
+        for place in places:
+            numbers[place] = np.searchsorted(blocks, numbers[place])
+    for half in (0, 1):
+        own = [of_config % 2 == half for of_config in numbers]
+        labels = [
+            (number // 2 * ROUNDS_PER_BLOCK + label % ROUNDS_PER_BLOCK)[chosen].astype(np.int32)
+            for number, label, chosen in zip(numbers, rounds, own, strict=True)
+        ]
+        of_half = [times[chosen] for times, chosen in zip(samples, own, strict=True)]
+        frame = timed.frame.assign(rounds=pd.Series(labels), samples=pd.Series(of_half))
+        yield replace(timed, frame=frame).where(frame["samples"].map(len) > 0)
 
 
-def _split(matrix: TimingMatrix) -> Sequence[TimingMatrix]:
-    """The matrices of both halves of the blocks; none if a problem has fewer than four."""
-    blocks = Blocks(matrix)
-    return [] if int(blocks.counts.min()) < 4 else [blocks.of_half(half) for half in (0, 1)]
-
-
-def _floor(matrix: TimingMatrix, trees: tuple[Tree, Tree] | None) -> int | None:
-    split = _split(matrix) if trees else []
-    if not trees or not split:
+def _floor(sweep: Sweep, key: Key, shapes: set[Shape], options: FitOptions) -> int | None:
+    """The mean excess loss of the table of one half on the other half over that half's own."""
+    if not sweep.halves:
         return None
-    return (extra(split[0], trees[1], trees[0]) + extra(split[1], trees[0], trees[1])) // 2
+    (left, mine), (right, theirs) = (
+        (_at(_matrix(half.evidence, key, options), shapes), half.tree(key)) for half in sweep.halves
+    )
+    if mine is None or theirs is None:
+        return None
+    return (extra(left, theirs, mine) + extra(right, mine, theirs)) // 2

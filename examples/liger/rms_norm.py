@@ -3,7 +3,7 @@
 pip install liger-kernel==0.8.5
 normtune sweep --load examples/liger/rms_norm.py --operator liger_rms_norm --operator liger_rms_norm_backward
 normtune fit --load examples/liger/rms_norm.py --out liger_table.py
-normtune fit --load examples/liger/rms_norm.py --leaves 8 --format liger --out liger.diff
+python examples/liger/change.py normtune.db --leaves 8 --out liger.diff
 """
 
 from typing import Annotated, Any

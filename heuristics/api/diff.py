@@ -6,14 +6,11 @@ has their text; nothing is printed.
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
-from normtune.errors import UsageError
 from normtune.heuristics.comparing.contenders import contender
 from normtune.heuristics.comparing.difference import Difference, difference
 from normtune.heuristics.comparing.options import DiffRequest
@@ -23,18 +20,14 @@ from normtune.heuristics.regret.build import matrices_of, outdated
 from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.regret.specs import spec_of
 from normtune.heuristics.regret.weights import Weighting
-from normtune.heuristics.report import images
-from normtune.heuristics.report.notebook import shown
-from normtune.kernels.key import Key
-from normtune.kernels.tablefile.locate import slug
-from normtune.results.atomic import replaced
+from normtune.heuristics.report.notebook import html_of
 from normtune.results.options import keywords_of
 from normtune.results.records import Device
 from normtune.results.source import Warn
 from normtune.results.terminal import printable
 
 if TYPE_CHECKING:
-    from normtune.heuristics.report.theme import Spec
+    pass
 
 
 class DeviceDiff(NamedTuple):
@@ -80,38 +73,8 @@ class Diff(NamedTuple):
         """The output of `normtune diff --markdown`, for a pull request: a summary, then each operator to unfold."""
         return "\n".join(self.details(_COLUMNS, markdown=True))
 
-    def pictures(self, folder: Path) -> dict[Key, Path]:
-        """Draw how much faster the first is, a PNG for each operator and dtype, in a folder that exists.
-
-        Raises:
-            UsageError: there are several devices.
-            NormtuneError: the packages of `normtune[report]` are not installed, or writing failed.
-        """
-        images.check_extra()
-        from normtune.heuristics.report.pictures import of_difference
-
-        if len(self.devices) > 1:
-            raise UsageError("pictures are of one device: name a store or a recording of one")
-        drawn = {}
-        for compared in self._timed():
-            key = compared.matrix.key
-            path = drawn[key] = folder / f"{slug(str(key))}.png"
-            with replaced(path) as file:
-                file.write_bytes(images.picture(of_difference(compared), path.suffix))
-        return drawn
-
     def _repr_html_(self) -> str:
-        """The verdict, and pictures where the packages that draw are installed."""
-
-        def drawn() -> "Iterator[tuple[str, Spec]]":
-            from normtune.heuristics.report.pictures import of_difference
-
-            yield from ((str(one.matrix.key), of_difference(one)) for one in self._timed())
-
-        return shown(self.verdict(), drawn)
-
-    def _timed(self) -> Iterator[Difference]:
-        return (one for part in self.devices for one in part.differences if one.timed)
+        return html_of(self.verdict())
 
     def verdict(self) -> Iterator[str]:
         """The lines of `normtune diff`: how much faster the first is, and where."""
@@ -125,10 +88,8 @@ class Diff(NamedTuple):
                 yield from verdict_lines(result, device.l2_bytes)
         yield from (f"\n{note}" for note in self.notes)
 
-    def details(
-        self, columns: int, markdown: bool = False, pictures: Mapping[Key, Path] = MappingProxyType({})
-    ) -> Iterator[str]:
-        """The lines of `--details`: figures, and maps of `columns` characters a line, or links to `pictures`."""
+    def details(self, columns: int, markdown: bool = False) -> Iterator[str]:
+        """The lines of `--details`: figures, and maps of `columns` characters a line."""
         for number, (device, differences, notes) in enumerate(self.devices):
             if number:
                 yield ""
@@ -138,10 +99,7 @@ class Diff(NamedTuple):
             yield from (f"\n{note}" for note in notes)
             for lines in (
                 summary_lines(differences, markdown),
-                *(
-                    difference_lines(result, columns, device.l2_bytes, markdown, pictures.get(result.matrix.key))
-                    for result in differences
-                ),
+                *(difference_lines(result, columns, device.l2_bytes, markdown) for result in differences),
             ):
                 yield ""
                 yield from lines

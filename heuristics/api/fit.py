@@ -1,12 +1,11 @@
 """The fit of the table of one GPU from Python.
 
 In: a store, a recording, or a DataFrame with one row per measurement or sample and the GPU. Out: `Table`, with
-lookup, text, save, install and stability. `pipeline` does the fit; `locate.LoadedTable` is a table read from a file.
+lookup, text, save and install. `pipeline` does the fit; `locate.LoadedTable` is a table read from a file.
 """
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pandas as pd
 
 from normtune.errors import UsageError
 from normtune.heuristics.api.fitted_table import FittedTable, function_of, source_of
-from normtune.heuristics.api.stability import TableStability, stability_of
 from normtune.heuristics.fitting import baseline as baselines
 from normtune.heuristics.fitting.baseline import Incumbents
 from normtune.heuristics.fitting.options import FitKeywords, FitOptions
@@ -25,7 +23,6 @@ from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.report.notebook import shown
 from normtune.heuristics.writing import emit, formats, installing
 from normtune.heuristics.writing.installing import Installed
-from normtune.heuristics.writing.pull_request import FittedData
 from normtune.heuristics.writing.regenerate import Command, Source, command
 from normtune.heuristics.writing.report import verdict
 from normtune.heuristics.writing.write import check_files, write_table
@@ -64,14 +61,12 @@ class Table(FittedTable):
         fit: the complete result of the fit.
         evidence: the measurements that were used.
         source: where the header says that these are; None if they are in no store and no recording.
-        incumbents: the baseline that the table was compared with; None without one.
     """
 
     device: Device
     functions: tuple[FittedFunction, ...]
     shared: tuple[Shared, ...]
     fit: Fit
-    incumbents: Incumbents | None = None
 
     @checked
     def lookup(self, operator: str, dtype: str, rows: int, hidden: int, third: int | None = None) -> Config:
@@ -111,26 +106,12 @@ class Table(FittedTable):
             rows.append((key.text, key.dtype, *counts, *losses, compared.name if compared else "", faster))
         return pd.DataFrame(rows, columns=list(_FIGURES))
 
-    def stability(
-        self, begin: Callable[[int, int, float], None] = lambda functions, tables, seconds: None
-    ) -> TableStability:
-        """Expected change of the table if the shapes were measured again, as `normtune fit --stability` prints it.
-
-        Takes minutes, in several processes.
-
-        Args:
-            begin: called once, with the number of functions, the number of tables fitted for each, and the expected
-                seconds.
-        """
-        return stability_of(self.evidence, self.fit, self.options, self.incumbents, begin)
-
     @checked
     def write_as(self, form: str, path: str | os.PathLike[str], force: bool = False) -> list[Path]:
         """Write the fit in another form than a table, as `normtune fit --format` does.
 
         Args:
-            form: `triton-configs`, a module with a list of configs for `triton.autotune` for each operator; `liger`, a
-                diff of the RMSNorm of the installed Liger-Kernel, and beside it the text of a pull request in Markdown.
+            form: `triton-configs`, a module with a list of configs for `triton.autotune` for each operator.
             path: of the file; a file that normtune wrote there before is replaced.
             force: whether to replace files that normtune did not write.
 
@@ -142,13 +123,12 @@ class Table(FittedTable):
             NormtuneError: writing failed.
         """
         formats.check_format(form)
-        made, data = formats.FORMATS[form].texts, FittedData(self.fit, self.evidence, self.options)
-        texts = made(data, Path(path)) if made else {Path(path): self.module(Path(path))}
-        for file in texts:
-            check_files(file, None, force, form)
-        for file, text in texts.items():
-            write_table(text, file)
-        return [*texts]
+        file = Path(path)
+        is_module = form == formats.MODULE
+        text = self.module(file) if is_module else formats.triton_configs(self.fit, self.evidence, self.options)
+        check_files(file, None, force, form)
+        write_table(text, file)
+        return [file]
 
     def install(self, force: bool = False) -> Installed:
         """Install the table for this user and its GPU, as `normtune fit --install` does.
@@ -203,7 +183,7 @@ def fit(request: FitRequest) -> Table:
 
     Raises:
         UsageError: a column is missing or has an invalid value, the target is unknown, the measurements are of several
-            GPUs, an option is out of range, or the table of `same_bits_as` has no function for an operator.
+            GPUs, or an option is out of range.
         NormtuneError: there is nothing to fit, no table meets the options, or the store cannot be read.
     """
     data, recording, options = request.data, request.recording, FitOptions.of(request)
@@ -256,5 +236,4 @@ def fitted(
         fit=result,
         evidence=used(evidence, options.operators),
         source=source,
-        incumbents=incumbents,
     )

@@ -1,7 +1,6 @@
 """The maps of `normtune show` from Python.
 
-In: measurements, and a table or a second cache mode. Out: `Maps` of the best configs or of a table's configs, and
-`FlipMaps` of the shapes at which the best config of one cache mode loses in another, each with a frame. `showing`
+In: measurements, and maybe a table. Out: `Maps` of the best configs or of a table's configs, with a frame. `showing`
 computes and draws them.
 """
 
@@ -13,19 +12,16 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from normtune.errors import UsageError
 from normtune.heuristics.regret.build import matrices_of, outdated
 from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.showing.config_map import BestMap, best_map, table_map
-from normtune.heuristics.showing.flips import BothWays, both_ways
 from normtune.kernels.problem import AXES, Shape
 from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.tablefile.locate import load_table
 from normtune.results.evidence import Evidence
 from normtune.results.options import keywords_of, option
 from normtune.results.records import Device
-from normtune.results.regimes import COLD, WARM, check_regime, in_regime
 from normtune.results.source import Measured, Selection, data_option
 
 
@@ -140,99 +136,3 @@ def _map(current: Evidence, matrix: TimingMatrix, table: LoadedTable | None) -> 
         return ConfigMap(key.text, key.dtype, best_map(matrix, shapes))
     answer = table.answer(key)
     return ConfigMap(key.text, key.dtype, table_map(matrix, shapes, answer) if answer else None)
-
-
-class DeviceFlips(NamedTuple):
-    """The flips of one device.
-
-    Attributes:
-        device: the device.
-        flips: one for each operator, variant and dtype that was measured in both regimes.
-    """
-
-    device: Device
-    flips: tuple[BothWays, ...]
-
-
-class FlipMaps(NamedTuple):
-    """Shapes at which the best config of one cache mode loses over 1 % in another, by a test against noise.
-
-    Attributes:
-        regimes: the two cache modes.
-        devices: the devices that have flips.
-    """
-
-    regimes: tuple[str, str]
-    devices: tuple[DeviceFlips, ...]
-
-    def frame(self) -> pd.DataFrame:
-        """The flips, a row each.
-
-        Returns:
-            Columns device, operator (with its variant), dtype, rows, hidden, best_in and slow_in (the cache modes),
-            config (the best in `best_in`), best (the best config in `slow_in`), loss (of config against best in
-            `slow_in`, 0.0123 for 1.23 %), and reconcilable (whether some config is within 1 % of the best in both).
-        """
-        rows = [
-            (
-                *(part.device.label, both.key.text, both.key.dtype, *flip.shape, direction.one, direction.other),
-                *(flip.config, flip.best, fraction(flip.loss), flip.reconcilable),
-            )
-            for part in self.devices
-            for both in part.flips
-            for direction in both.directions
-            for flip in direction.flips.losing
-        ]
-        return pd.DataFrame(rows, columns=list(_FLIPS))
-
-
-_FLIPS = (
-    *("device", "operator", "dtype", *AXES, "best_in", "slow_in"),
-    *("config", "best", "loss", "reconcilable"),
-)
-
-
-@dataclass(frozen=True)
-class FlipsRequest(Selection):
-    """Arguments of `show_flips`."""
-
-    data: Measured = data_option()
-    _: KW_ONLY
-    regime: str = option("`cold`, `warm` or `eager`.", default=COLD)
-    other: str = option("Another of these.", default=WARM)
-
-
-@keywords_of(FlipsRequest)
-def show_flips(request: FlipsRequest) -> FlipMaps:
-    """Find the shapes at which the best config of one cache mode is slow in another, as `normtune show --flips` does.
-
-    Raises:
-        UsageError: both cache modes are the same, or an operator, dtype or cache mode was not measured.
-        NormtuneError: the store cannot be read.
-    """
-    regimes = request.regime, request.other
-    check_two(regimes)
-    return flips_of(request.load(request.data, every_regime=True), regimes, request.source)
-
-
-def check_two(regimes: tuple[str, str]) -> None:
-    """Refuse an unknown cache mode, or twice the same one.
-
-    Raises:
-        UsageError: one is unknown, or both are the same.
-    """
-    check_regime(regimes[0])
-    if regimes[0] == regimes[1]:
-        raise UsageError(f"--flips is {regimes[1]!r}, and so is --regime: name two regimes, as --flips {WARM}")
-    check_regime(regimes[1])
-
-
-def flips_of(evidence: Evidence, regimes: tuple[str, str], source: str) -> FlipMaps:
-    """The flips in measurements of all cache modes, device by device."""
-    parts = [in_regime(evidence, name, source) for name in regimes]
-    devices = []
-    for device in evidence.devices():
-        first, second = (part.of(device).current() for part in parts)
-        if flips := tuple(both_ways(first, second, device)) if first.runs and second.runs else ():
-            devices.append(DeviceFlips(device, flips))
-    return FlipMaps(regimes, tuple(devices))

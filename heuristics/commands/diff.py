@@ -4,7 +4,6 @@ In: two names and options. Out: for each device, operator and dtype a verdict; w
 `api.diff` computes the differences, `comparing.report` has their text; both are imported when the command runs.
 """
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -30,14 +29,6 @@ def diff(
         bool,
         typer.Option("--markdown", help="Print Markdown for a pull request: a summary, then each operator to unfold."),
     ] = False,
-    pictures: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="With --markdown: draw the speed-up of each operator into this folder, and link it. Needs "
-            "`pip install 'normtune[report]'`.",
-        ),
-    ] = None,
     as_json: JsonOption = False,
     **chosen: Any,
 ) -> None:
@@ -48,12 +39,6 @@ def diff(
     """
     if details + markdown + as_json > 1:
         raise UsageError("--details, --markdown and --json are forms of the same output: give one of them")
-    if pictures and not markdown:
-        raise UsageError("--pictures is for --markdown, which links them: give both")
-    if pictures:
-        from normtune.heuristics.report.images import check_extra
-
-        check_extra()
     from normtune.heuristics.api.diff import compared
     from normtune.results.terminal import console, map_columns, say_json
 
@@ -64,13 +49,7 @@ def diff(
     if not result.devices:
         say(NOTHING)
         return
-    drawn = {}
-    if pictures:
-        from normtune.heuristics.writing.write import make_folder
-
-        make_folder(pictures)
-        drawn = result.pictures(pictures)
-    lines = result.details(map_columns(console()), markdown, drawn) if details or markdown else result.verdict()
+    lines = result.details(map_columns(console()), markdown) if details or markdown else result.verdict()
     for line in lines:
         say(line)
     if not details and not markdown:

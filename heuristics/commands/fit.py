@@ -22,7 +22,6 @@ from normtune.results.terminal import say, say_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from normtune.heuristics.api.fit import Table
     from normtune.heuristics.fitting.baseline import Incumbents
     from normtune.heuristics.writing.installing import Installed, Removed
     from normtune.heuristics.writing.regenerate import Source
@@ -74,20 +73,13 @@ def fit(
         typer.Option(
             "--format",
             metavar="NAME",
-            help="Format of --out: module, a table; triton-configs, lists for triton.autotune; liger, a diff of "
-            "Liger-Kernel's RMSNorm, and the text of a pull request.",
+            help="Format of --out: module, a table; triton-configs, lists for triton.autotune.",
         ),
     ] = "module",
     all_devices: Annotated[
         bool,
         typer.Option(
             "--all-devices", help="One table for any GPU, fitted to all GPUs of the store or of `--recording all`."
-        ),
-    ] = False,
-    stability: Annotated[
-        bool,
-        typer.Option(
-            "--stability", help="Print how far the table would change if the shapes were measured again. Takes minutes."
         ),
     ] = False,
     install: Annotated[bool, typer.Option("--install", help="Install the table for this user and its GPU.")] = False,
@@ -116,7 +108,6 @@ def fit(
     Writes nothing without --out or --install.
     """
     from normtune.heuristics.api import fit as api
-    from normtune.heuristics.api.stability import check_paired
     from normtune.heuristics.fitting.baseline import baseline as in_use
     from normtune.heuristics.writing import installing, regenerate, report, write
     from normtune.heuristics.writing.emit import gpu_of
@@ -152,17 +143,14 @@ def fit(
 
         if source.file:
             raise UsageError("FILE and --all-devices are both given: `data merge` puts files into a store")
-        for option, is_set in (("--install", install), ("--stability", stability)):
-            if is_set:
-                raise UsageError(f"{option} and --all-devices are both given: {option} is for the table of one GPU")
+        if install:
+            raise UsageError("--install and --all-devices are both given: --install is for the table of one GPU")
         context.with_resource(cluster)
         fit_all_devices(source, options, out, evidence, force, as_json)
         return
     if baseline is not None:
         in_use(baseline, Path())  # invalid values are refused before anything is read
     data = _measured(source, options)
-    if stability:
-        check_paired(data)
     parts = _parts(data, options.operators, out, evidence, install, force, form)
     in_place = [_incumbents(part, baseline) for part in parts]
     context.with_resource(cluster)
@@ -192,7 +180,6 @@ def fit(
                 "functions": table.figures(),
                 "notes": list(table.notes),
                 "wrote": list(map(str, paths)),
-                "stability": table.stability(_announce).figures() if stability and as_json else None,
             }
         )
     if as_json:
@@ -201,10 +188,8 @@ def fit(
     for part, table, wrote in zip(parts, tables, written, strict=True):
         for note in table.notes:
             say(f"normtune: {note}", error=True)
-        more = ["", *report.figures(table.fit), *report.gain(table.fit)] if details else []
+        more = ["", *report.figures(table.fit)] if details else []
         say("\n".join([*report.verdict(table.fit), *more, "", *wrote]))
-        if stability:
-            _print_stability(table)
         if not install and form == MODULE:
             say("\n".join(report.ways(gpu_of(table.device), part.table)))
     if not details:
@@ -277,21 +262,9 @@ def _print_removed(tables: "Sequence[Removed]") -> None:
             say(f"kernels on {gpu} use {table} from now on")
 
 
-def _print_stability(table: "Table") -> None:
-    from normtune.heuristics.stability.report import lines
-
-    say("\n".join(lines(table.stability(_announce).functions)))
-
-
 def _progress(done: int, count: int) -> None:
     if done < count:
         say(f"normtune: {done} of {count} functions fitted", error=True)
-
-
-def _announce(functions: int, tables: int, seconds: float) -> None:
-    from normtune.heuristics.stability.report import beforehand
-
-    say(beforehand(functions, tables, seconds), error=True)
 
 
 def _incumbents(part: _DeviceFiles, baseline: str | None) -> "Incumbents | None":
@@ -330,7 +303,6 @@ def _parts(
     """
     from normtune.heuristics.writing import installing, write
     from normtune.heuristics.writing.emit import gpu_of
-    from normtune.heuristics.writing.formats import FORMATS
     from normtune.kernels.tablefile import locate
 
     devices, evidences = measured.select(operators).devices(), [measured]
@@ -338,7 +310,7 @@ def _parts(
         evidences = [measured.of(device) for device in devices]
     devices = devices[: len(evidences)]
     names = write.names(devices)
-    tables, data = write.files(out, names, FORMATS[form].suffix), write.files(evidence, names, ".parquet")
+    tables, data = write.files(out, names, ".py"), write.files(evidence, names, ".parquet")
     gpus = [gpu_of(device) for device in devices] if install else []
     installed = [locate.installed_path(gpu.name) for gpu in gpus]
     for option, paths in (("--out", tables), ("--evidence", data), ("--install", installed)):

@@ -1,4 +1,4 @@
-"""`normtune show`: maps of the best configs, of a table's configs, of flips between cache modes; or the measurements.
+"""`normtune show`: maps of the best configs or of a table's configs; or the measurements.
 
 In: options. Out: for each device, a map of each operator and dtype, or a list. `api.maps` computes the maps,
 `config_map` draws them, `listing` lists; all of them are imported when the command runs.
@@ -54,12 +54,6 @@ def show(
     limit: Annotated[
         str | None, typer.Option(metavar="N", help=f"List at most so many measurements. Default: {LIMIT}.")
     ] = None,
-    flips: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Map where the best config of --regime is slow in this regime, and vice versa."
-        ),
-    ] = None,
     as_json: JsonOption = False,
     **chosen: Any,
 ) -> None:
@@ -74,11 +68,6 @@ def show(
     if table and listed:
         raise UsageError("--table draws a map, --sort and --limit list measurements: give one or the other")
     check_regime(selection.regime)
-    if flips is not None:
-        if table or listed:
-            raise UsageError("--flips draws its own map: leave out --table, --sort and --limit")
-        _show_flips(store, selection, flips, as_json)
-        return
     from normtune.heuristics.api.maps import maps_of
     from normtune.heuristics.api.show import listed_of
     from normtune.kernels.tablefile.locate import load_table
@@ -143,35 +132,6 @@ def _print_head(
     screen.print(f"{label}: {measurements} measurements{suffix}", style="bold", soft_wrap=True)
     for line in notes:
         screen.print(line, soft_wrap=True)
-
-
-def _show_flips(store: str | None, selection: Selection, other: str, as_json: bool) -> None:
-    from normtune.heuristics.api.maps import check_two, flips_of
-    from normtune.heuristics.showing.flips_report import flip_lines
-    from normtune.results.terminal import console, map_columns, printable, say_json
-
-    regimes = selection.regime, other
-    check_two(regimes)
-    evidence = selection.load(store, on_stderr, every_regime=True)
-    if evidence.frame.empty and not as_json:
-        say(NOTHING)
-        return
-    flip_maps = flips_of(evidence, regimes, selection.source)
-    if as_json:
-        say_json({"flips": flip_maps.frame()})
-        return
-    screen = console()
-    shown = 0
-    for device, flips in flip_maps.devices:
-        for both in flips:
-            if shown:
-                screen.print()
-            shown += 1
-            screen.print(printable(f"{device.label}, {device.target}, {device.sms} SMs"), style="bold", soft_wrap=True)
-            for line in flip_lines(str(both.key), both.directions, map_columns(screen)):
-                screen.print(line, soft_wrap=True)
-    if not shown:
-        say(f"no shape was measured both {regimes[0]} and {regimes[1]} on one device: sweep the same shapes twice")
 
 
 def _print_map(screen: "Console", config_map: "ConfigMap", table: Path | None) -> None:

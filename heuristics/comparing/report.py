@@ -5,8 +5,6 @@ A is the first side.
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from pathlib import Path
-from urllib.parse import quote
 
 from normtune.heuristics.comparing.difference import Change, Difference, SideAnswer, part_name, parts_of
 from normtune.heuristics.comparing.gains import CONFIDENCE, ConfidenceInterval, Gain
@@ -73,9 +71,7 @@ def summary_lines(comparisons: Sequence[Difference], markdown: bool) -> Iterator
     yield from ("", *notes) if notes else ()
 
 
-def difference_lines(
-    comparison: Difference, columns: int, l2_bytes: int, markdown: bool, picture: Path | None = None
-) -> Iterator[str]:
+def difference_lines(comparison: Difference, columns: int, l2_bytes: int, markdown: bool) -> Iterator[str]:
     """The lines of one comparison.
 
     Args:
@@ -83,7 +79,6 @@ def difference_lines(
         columns: width of the map, at least 20.
         l2_bytes: size of the device's last-level cache.
         markdown: a collapsible section, with tables and a block of code for the map, instead of plain text.
-        picture: a file that Markdown links in place of that map; None for none.
     """
     matrix, count = comparison.matrix, len(comparison.pairs)
     title = f"{matrix.key}: other launches at {count - len(comparison.same)} of {count} shapes"
@@ -100,7 +95,7 @@ def difference_lines(
         _table(("", "shapes", *_LOSSES), parts, markdown) if parts else (),
         _missing(comparison, markdown),
         _changes(comparison, markdown),
-        (f"![speed-up of A over B]({quote(picture.as_posix())})",) if picture else _map(comparison, columns, markdown),
+        _map(comparison, columns, markdown),
         *(_worst(comparison, which, markdown) for which in (0, 1)),
     )
     for section in sections:

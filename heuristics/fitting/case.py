@@ -9,7 +9,6 @@ from normtune.heuristics.fitting.baseline import Incumbent, Incumbents
 from normtune.heuristics.fitting.figures import Cost, Figures
 from normtune.heuristics.fitting.guard import Guard
 from normtune.heuristics.fitting.options import FitOptions
-from normtune.heuristics.fitting.same_bits import SameBits
 from normtune.heuristics.regret.legality import Legality, served_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import Solver
@@ -45,20 +44,18 @@ class FitArguments(NamedTuple):
     incumbents: Incumbents | None
     known: Mapping[Key, TableEntry]
     given: Mapping[Key, Tree]
-    same_bits: SameBits | None = None
 
     def case(self, spec: OperatorSpec, matrix: TimingMatrix) -> "Case":
         """The case of a weighted matrix, for a function of its own dtype."""
         key = matrix.key
         return Case(
             matrix,
-            _legality(spec, self.target, key, (key.dtype,), self.same_bits),
+            Legality(spec, self.target, (key.dtype,), served_variants(spec, key)),
             self.options,
             # Unpaired times cannot tell a slower config from noise.
             self.incumbents.of(key, self.target) if self.incumbents and matrix.rounds else None,
             self.known.get(key),
             self.given.get(key),
-            self.same_bits,
         )
 
 
@@ -73,7 +70,6 @@ class Case:
         baseline: than which the function must not be slower; None without one.
         known: decisions of an earlier fit, which are kept.
         given: the tree of an earlier fit, which is scored instead of fitting one.
-        same_bits: the table whose bits must be kept; None without one.
         solver: of the matrix.
     """
 
@@ -83,7 +79,6 @@ class Case:
     baseline: Incumbent | None = None
     known: TableEntry | None = None
     given: Tree | None = None
-    same_bits: SameBits | None = None
     solver: Solver = field(default_factory=Solver)
 
     @property
@@ -99,7 +94,8 @@ class Case:
     def serving(self, dtypes: Sequence[str], batch_invariant: bool = False) -> "Case":
         """The case of a function for these dtypes, or for the batch-invariant mode."""
         key = self.key.batch_invariant if batch_invariant else self.key
-        return replace(self, legality=_legality(self.spec, self.legality.target, key, dtypes, self.same_bits))
+        legality = Legality(self.spec, self.legality.target, dtypes, served_variants(self.spec, key))
+        return replace(self, legality=legality)
 
     def on(self, matrix: TimingMatrix, known: TableEntry | None) -> "Case":
         """The case of another matrix, with the decisions `known`."""
@@ -112,10 +108,3 @@ class Case:
             return None
         legality = Legality(self.spec, self.legality.target, (self.key.dtype,), (self.key.variant,))
         return Guard(self.matrix, self.baseline.choice, legality.reaches)
-
-
-def _legality(
-    spec: OperatorSpec, target: Target, key: Key, dtypes: Sequence[str], same_bits: SameBits | None
-) -> Legality:
-    kept = same_bits and same_bits.kept(spec, target, [key._replace(dtype=dtype) for dtype in dtypes])
-    return Legality(spec, target, dtypes, served_variants(spec, key), kept)

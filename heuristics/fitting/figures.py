@@ -1,6 +1,6 @@
 """Figures of a table: its losses, gains and gaps, as log-regret in log_ppm (millionths of a natural logarithm)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +11,6 @@ from normtune.heuristics.regret.matrix import LEAST_ASSUMED, TimingMatrix
 from normtune.kernels.config import Config
 from normtune.kernels.tablefile.tree import Tree, choose
 
-# Config for an operator and the sizes of a shape; None without an answer.
-RuleAt = Callable[..., Config | None]
-Launches = Callable[[str, int], Sequence[Config]]
 # Nearest problems that bound the regret of a config without a time.
 _NEIGHBOURS = 4
 
@@ -72,23 +69,6 @@ class Loss(NamedTuple):
         return Fractions(*map(fraction, self[:4]))
 
 
-class RuleGain(NamedTuple):
-    """Gain of a table over a rule, log-regret in log_ppm.
-
-    Attributes:
-        total: summed over the problems with times of both; below 0 if the rule is better.
-        most: the largest on one problem.
-        problems: number of these problems.
-        thresholds: part of `total` that the rule would gain by optimal switching between its own launches; the rest
-            comes from launches that the rule lacks.
-    """
-
-    total: int
-    most: int
-    problems: int
-    thresholds: int
-
-
 class Slower(NamedTuple):
     """Problems on which a tree is slower than the baseline.
 
@@ -124,8 +104,6 @@ class Figures(NamedTuple):
         slower: the problems that regress against the baseline; None without any.
         uncompared: number of problems whose times do not compare the tree's config with the baseline's.
         advice: options with which no problem regresses; empty if none were found.
-        rule: loss of Liger's shipped rule on the same kernels; None if none of its configs was measured.
-        gain: of the tree over that rule; None if none of its configs was measured.
     """
 
     leaves: int
@@ -146,8 +124,6 @@ class Figures(NamedTuple):
     slower: Slower | None = None
     uncompared: int = 0
     advice: str = ""
-    rule: Loss | None = None
-    gain: RuleGain | None = None
 
 
 class Lost(NamedTuple):
@@ -238,28 +214,3 @@ def _estimate(matrix: TimingMatrix, problem: int, config: Config) -> int:
     sizes = log_ppm(np.array(matrix.problems))
     order = np.abs(sizes[timed] - sizes[problem]).sum(axis=1).argsort(kind="stable")[:_NEIGHBOURS]
     return max(matrix.loss(timed[place], config) or 0 for place in order.tolist())
-
-
-def of_rule(matrix: TimingMatrix, rule: RuleAt) -> Loss | None:
-    """The loss of a rule over the problems on which its config has a time."""
-    return summarise(_losses_of(matrix, rule), matrix.weight, matrix.luck)
-
-
-def gain(matrix: TimingMatrix, regrets: Sequence[int | None], rule: RuleAt, launches: Launches) -> RuleGain | None:
-    """Gain of a table, by its regret at each problem, over a rule; None if no problem has times of both.
-
-    The regret is None without a time. `launches` has the configs that the rule switches between.
-    """
-    gains, thresholds = [], 0
-    for index, (by_rule, regret) in enumerate(zip(_losses_of(matrix, rule), regrets, strict=True)):
-        if by_rule is None or regret is None:
-            continue
-        gains.append(by_rule - regret)
-        switched = (matrix.loss(index, config) for config in launches(matrix.key.operator, matrix.problems[index][1]))
-        thresholds += by_rule - min(loss for loss in (by_rule, *switched) if loss is not None)
-    return RuleGain(sum(gains), max(gains), len(gains), thresholds) if gains else None
-
-
-def _losses_of(matrix: TimingMatrix, rule: RuleAt) -> list[int | None]:
-    chosen = (rule(matrix.key.operator, *shape[:2]) for shape in matrix.problems)  # of operators on rows and hidden
-    return [None if config is None else matrix.loss(index, config) for index, config in enumerate(chosen)]

@@ -19,7 +19,6 @@ from normtune.heuristics.fitting.result import FittedFunction
 from normtune.heuristics.regret.fixed_log import ratio
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, least_worst, losses
 from normtune.heuristics.solver.cross_validation import MAX_LEAVES, cross_validated, most_leaves
 from normtune.heuristics.solver.crossing import crossed, uncrossed
@@ -57,16 +56,11 @@ class Conditioned(NamedTuple):
 def sought(case: Case, enough: int, most: int) -> tuple[Conditioned, Optima, int | None]:
     """The conditions, the optima under them for up to `most` leaves, and the leaves of the optimum to match.
 
-    The last is None if no tree exists. With the objective `worst`, the bound on the worst case is the one of trees with
-    as many leaves, so that a refit, which only has that number, has the same conditions.
+    The last is None if no tree exists.
     """
-    while True:
-        conditions = conditioned(case, enough)
-        optima = case.solver.optima(conditions.in_bins, most)
-        count = most if case.known else _leaves_to_match(optima, enough)
-        if case.options.objective != "worst" or count is None or count <= enough:
-            return conditions, optima, count
-        enough = count
+    conditions = conditioned(case, enough)
+    optima = case.solver.optima(conditions.in_bins, most)
+    return conditions, optima, most if case.known else _leaves_to_match(optima, enough)
 
 
 def conditioned(case: Case, count: int) -> Conditioned:
@@ -76,14 +70,7 @@ def conditioned(case: Case, count: int) -> Conditioned:
         NormtuneError: no set of so few configs is legal everywhere.
     """
     matrix, legality, options = case.matrix, case.legality, case.options
-    allowed, few, limits = matrix, None, ""
-    if options.objective == "worst":
-        allowed = replace(matrix, untimed=None)  # nothing bounds the regret of untimed configs
-    cap = options.cap
-    if options.objective == "worst":
-        within = allowed if cap is None else allowed.within(cap)
-        least = least_worst(within, legality, count, options.max_configs)
-        cap = cap if least is None else least
+    allowed, few, limits, cap = matrix, None, "", options.cap
     if options.max_configs is not None:
         few = None if cap is None else few_configs(allowed.within(cap), legality, options.max_configs, leaves=count)
         # Without such a set the message names the bound that is possible.
@@ -219,7 +206,7 @@ def _within_tie(matrix: TimingMatrix, optima: Optima, count: int | None, options
 
 
 def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = False) -> Figures:
-    """The figures of a tree on a matrix, with those of the rule that Liger-Kernel ships.
+    """The figures of a tree on a matrix.
 
     `optimum` is the least mean regret of a tree of as many leaves, log_ppm; `joined` whether it is of merged bins.
     """
@@ -235,8 +222,6 @@ def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = Fa
         gap=max(0, loss.mean - optimum),
         joined=joined,
         unmeasured=sum(config not in matrix.configs for config in configs_of(tree)),
-        rule=figures.of_rule(matrix, liger.choose),
-        gain=figures.gain(matrix, losses(matrix, tree), liger.choose, liger.launches),
     )
 
 

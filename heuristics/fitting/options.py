@@ -26,7 +26,6 @@ from normtune.results.options import (
 )
 from normtune.results.regimes import COLD, check_regime
 
-OBJECTIVES = ("mean", "worst")
 TIE_PERCENT = 0.1
 # The solver takes 5 MB per leaf on the recording grid, and time with the square of leaves.
 MOST_LEAVES = 128
@@ -45,9 +44,6 @@ class FitKeywords:
         name="operator",
         before="force",
         doc="One or several operators or variants (rms_norm_forward:no_rstd). Default: all that were measured.",
-    )
-    objective: str = option(
-        "mean: the least mean loss; worst: the least loss at the worst shape, then the least mean.", default="mean"
     )
     max_slowdown: float | None = option(
         "Longest time at a measured shape as a multiple of its best time: 1.10.", "FACTOR"
@@ -73,16 +69,13 @@ class FitKeywords:
         "--leaves and --max-configs. default: the operator's default config; none: no comparison. Default: the "
         "table that is replaced."
     )
-    same_bits_as: str | os.PathLike[str] | None = option(
-        "Give rows of y, rstd and dx the same bits as this table, by summing in the same order.", "FILE"
-    )
     batch_invariant: bool = option(
         "Also fit functions that give a row the same bits in every batch, and print their cost.",
         default=False,
         doc="Also fit functions that give a row the same bits in every batch.",
     )
-    regime: str = option("Fit times measured cold, warm or eager.", default=COLD, before="stability")
-    device: str | None = option(DEVICE_HELP, "NAME", before="stability", doc=DEVICE_DOC)
+    regime: str = option("Fit times measured cold, warm or eager.", default=COLD, before="install")
+    device: str | None = option(DEVICE_HELP, "NAME", before="install", doc=DEVICE_DOC)
 
 
 @documented
@@ -97,7 +90,6 @@ class FitOptions(FitKeywords):
     operators: tuple[str, ...] = option_of(FitKeywords, "operators")
     weights: str = option_of(FitKeywords, "weights")
     baseline: str | None = option_of(FitKeywords, "baseline")
-    same_bits_as: str | None = option_of(FitKeywords, "same_bits_as")
 
     def __post_init__(self) -> None:
         """Refuse invalid values, in one place for the command line and for Python."""
@@ -109,8 +101,6 @@ class FitOptions(FitKeywords):
         if self.max_configs is not None and self.max_configs < 1:
             raise UsageError(f"--max-configs is {self.max_configs}: expected a positive number")
         check_regime(self.regime)
-        if self.objective not in OBJECTIVES:
-            raise UsageError(f"unknown objective {self.objective!r}: expected one of {', '.join(OBJECTIVES)}")
         if self.max_slowdown is not None and not 1 <= self.max_slowdown < math.inf:
             raise UsageError(f"--max-slowdown is {self.max_slowdown:g}: expected a ratio of at least 1, as 1.10")
         if not 0 <= self.tie_percent <= 100:
@@ -147,8 +137,7 @@ class FitOptions(FitKeywords):
             weights = seen_from(place / weights, folder)
         if baseline is not None and baseline not in NAMES and os.path.lexists(place / baseline):
             baseline = seen_from(place / baseline, folder)
-        same_bits_as = self.same_bits_as and seen_from(place / self.same_bits_as, folder)
-        return replace(self, weights=weights, baseline=baseline, same_bits_as=same_bits_as)
+        return replace(self, weights=weights, baseline=baseline)
 
     def facts(self) -> dict[str, Any]:
         """Options that differ from their defaults, as JSON."""

@@ -11,11 +11,9 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.baseline import Incumbents
 from normtune.heuristics.fitting.batch_invariant import invariant_functions
 from normtune.heuristics.fitting.case import FitArguments, TableEntry
-from normtune.heuristics.fitting.forward_backward import OneFunction, sides_of, together
 from normtune.heuristics.fitting.in_use import Compared, InUse
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.result import Fit, FittedFunction, FromData, Shared
-from normtune.heuristics.fitting.same_bits import same_bits
 from normtune.heuristics.fitting.searched import searched
 from normtune.heuristics.fitting.sharing import functions_of
 from normtune.heuristics.regret.build import check_times, older
@@ -24,7 +22,6 @@ from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.measurements import Alignment
 from normtune.heuristics.regret.specs import spec_of, undeclared_note
 from normtune.heuristics.regret.weights import Weighting
-from normtune.heuristics.rules import liger
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Shape
@@ -68,8 +65,7 @@ def fit(
         progress: receives how many functions of how many are fitted; None for nobody.
 
     Raises:
-        UsageError: the evidence has several devices or cache modes, an operator has no data, weights are invalid, or
-            the table of `same_bits_as` lacks a function.
+        UsageError: the evidence has several devices or cache modes, an operator has no data, or weights are invalid.
         NormtuneError: there is no data, or no legal function under these conditions. If only some functions are
             impossible, they are left out, with a note.
     """
@@ -82,8 +78,7 @@ def fit(
     data = used(evidence, options.operators)
     notes = older(selected, data)
     target = target_for(device.target, device.sms)
-    kept = same_bits(options.same_bits_as, target)
-    arguments = FitArguments(target, options, incumbents, known or {}, given or {}, kept)
+    arguments = FitArguments(target, options, incumbents, known or {}, given or {})
     in_use = InUse(incumbents, options.baseline or "the table that it replaces", device, target)
     parts, weighting = of_operators(
         data, options, lambda spec, weighting: _part(data, spec, arguments, weighting, in_use), progress
@@ -101,7 +96,6 @@ def fit(
         functions=tuple(functions),
         shared=shared,
         weights=options.weights,
-        together=tuple(together([side for part in parts for side in part.sides], liger.choose)),
         searched=tuple(line for part in parts for line in part.searched),
         compared={key: compared for part in parts for key, compared in part.compared.items()},
     )
@@ -133,12 +127,11 @@ def of_operators(
 
 
 class _OperatorFit(NamedTuple):
-    """Result for one operator, as in `Fit`; `sides` are for the loss of forward and backward together."""
+    """Result for one operator, as in `Fit`."""
 
     functions: list[FittedFunction]
     shared: list[Shared]
     notes: list[str]
-    sides: list[OneFunction]
     shapes: dict[Key, tuple[Shape, ...]]
     searched: list[str]
     compared: dict[Key, Compared]
@@ -151,8 +144,6 @@ def _part(
     matrices = [weighting.weighted(spec, matrix) for matrix in _matrices(data, spec, arguments.target, notes)]
     cases = [arguments.case(spec, matrix) for matrix in matrices]
     functions, shared = functions_of(cases, notes)
-    plain = {key: function.tree for function in functions if not function.key.modes for key in function.served}
-    sides = sides_of(data, matrices, plain)
     trees = {function.key: function.tree for function in functions}
     trees |= {share.key: trees[share.donor] for share in shared}
     lines = [searched(data, matrix.key) for matrix in matrices if matrix.key in trees]
@@ -162,10 +153,8 @@ def _part(
     if arguments.options.batch_invariant:
         invariant = invariant_functions(data, cases, functions, shared, notes)
         functions, shared = [*functions, *invariant[0]], [*shared, *invariant[1]]
-    if arguments.same_bits:
-        arguments.same_bits.check(spec, arguments.target, functions, shared)
     shapes = {matrix.key: matrix.problems for matrix in matrices}
-    return _OperatorFit(functions, shared, notes, sides, shapes, [line for line in lines if line], compared)
+    return _OperatorFit(functions, shared, notes, shapes, [line for line in lines if line], compared)
 
 
 def used(evidence: "Evidence", operators: Sequence[str] = ()) -> "Evidence":

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from normtune.heuristics.fitting.figures import Cost, Figures
-from normtune.heuristics.fitting.forward_backward import Together
 from normtune.heuristics.fitting.in_use import Compared
 from normtune.kernels.box import Box, Interval
 from normtune.kernels.key import Key
@@ -157,7 +156,6 @@ class Fit(FromData):
         functions: in the order of the code.
         shared: variants and dtypes that have data and use another key's function.
         weights: the option for the weights of problems.
-        together: loss of forward and backward together.
         searched: a line for each function whose search left configs out.
         compared: by key the comparison with the configs that would be launched without this table.
     """
@@ -166,7 +164,6 @@ class Fit(FromData):
     functions: tuple[FittedFunction, ...]
     shared: tuple[Shared, ...]
     weights: str = "decades"
-    together: tuple[Together, ...] = ()
     searched: tuple[str, ...] = ()
     compared: Mapping[Key, Compared] = field(default_factory=dict)
 

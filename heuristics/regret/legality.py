@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 from operator import ge, le
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,41 +62,15 @@ def _exists(spec: OperatorSpec, target: Target, key: Key) -> bool:
     return spec.is_legal(spec.default_config(problem, target), problem, target)
 
 
-class Kept(Protocol):
-    """The bits of rows that a new table must keep; implemented by `fitting.same_bits`. Axes are those of `Bins`."""
-
-    @property
-    def configs(self) -> tuple[Config, ...]:
-        """Configs that keep the bits; at least one of them does so at each shape."""
-
-    def cut(self, axes: Any) -> Any:
-        """The axes with additional thresholds where the set of configs that keep the bits changes."""
-
-    def refuses(self, config: Config, box: Box) -> bool:
-        """Whether a config changes the bits anywhere in a box."""
-
-    def refused(self, configs: Sequence[Config], axes: Any, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Bool (C, bins of each axis): the entries of `among` at which a config changes the bits."""
-
-
 class Legality:
     """Legality of configs on one target, for all dtypes and variants of a function."""
 
-    def __init__(
-        self,
-        spec: OperatorSpec,
-        target: Target,
-        dtypes: Sequence[str],
-        variants: Sequence[str],
-        kept: Kept | None = None,
-    ) -> None:
+    def __init__(self, spec: OperatorSpec, target: Target, dtypes: Sequence[str], variants: Sequence[str]) -> None:
         """Take dtypes and variants, of which those without a kernel on the target are dropped (another vendor's FP8).
 
-        `kept` has the bits of rows that a tree must not change. Results are cached, because folds of a cross-validation
-        repeat the queries.
+        Results are cached, because folds of a cross-validation repeat the queries.
         """
         self.spec = spec
-        self.kept = kept
         self.target = target
         self.dtypes = tuple(dtypes)
         parts = dict.fromkeys(map(spec.limiting_part, variants))
@@ -115,9 +89,9 @@ class Legality:
         return legal
 
     def breaches(self, tree: Tree) -> Iterator[tuple[Config, Box]]:
-        """The configs of a tree that are illegal, or change kept bits, somewhere in their box; each with the box."""
+        """The configs of a tree that are illegal somewhere in their box; each with the box."""
         for config, box in regions(tree, self.spec.whole):
-            if not self.reaches(config, box.largest) or (self.kept and self.kept.refuses(config, box)):
+            if not self.reaches(config, box.largest):
                 yield config, box
 
     def over(self, configs: Sequence[Config], first: Sequence[int], *others: Sequence[int]) -> NDArray[np.bool_]:

@@ -10,7 +10,6 @@ blocks has two degrees of freedom by itself, too few to detect 10 %, and some hu
 configs scatter more than the pool, their own variance is used.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -96,22 +95,10 @@ def _against(means: Floats, timed: Floats, right: int) -> tuple[Floats, Floats]:
     return np.where(enough, ratios, np.nan), np.where(enough, p, np.nan)
 
 
-def block_ratios(rounds: Rounds, problem: int, left: int, right: int, among: NDArray[np.bool_] | bool = True) -> Floats:
-    """The mean log-ratio of two configs in each block in which both were timed, in the order of blocks, log_ppm.
-
-    Only the rounds of `among`, (N,), count.
-    """
+def block_ratios(rounds: Rounds, problem: int, left: int, right: int) -> Floats:
+    """The mean log-ratio of two configs in each block in which both were timed, in the order of blocks, log_ppm."""
     first, second = rounds.of(problem, left), rounds.of(problem, right)
-    both = (first != MISSING) & (second != MISSING) & among
+    both = (first != MISSING) & (second != MISSING)
     ratios = first[both].astype(np.float64) - second[both]
     _, block = np.unique(block_of(rounds.labels[problem, both]), return_inverse=True)
     return np.bincount(block, ratios) / np.bincount(block) if len(ratios) else ratios
-
-
-def p_value(means: Floats) -> float:
-    """Probability of a mean at least this far above 0 if the true mean is 0: Student's t, n - 1 degrees of freedom."""
-    count = len(means)
-    scatter = float(means.std(ddof=1)) / math.sqrt(count)
-    if scatter == 0.0:
-        return 0.0 if means[0] > 0 else 1.0
-    return float(stdtr(count - 1, -float(means.mean()) / scatter))

@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 
 def shown(lines: Iterable[str], draw: "Callable[[], Iterable[tuple[str, Spec]]]") -> str:
     """The lines, and charts with their titles, all but the first folded; without the extra, how to install it."""
+    return html_of(lines) + (_pictures(draw) if images.is_installed() else _INSTALL)
+
+
+def html_of(lines: Iterable[str]) -> str:
+    """The lines alone."""
     text = "\n".join(lines)
-    return f"<pre>{escape(text)}</pre>{_pictures(draw) if images.is_installed() else _INSTALL}"
+    return f"<pre>{escape(text)}</pre>"
 
 
 _INSTALL = f"<p>For pictures: <code>{escape(images.INSTALL)}</code></p>"

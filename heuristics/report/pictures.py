@@ -1,19 +1,14 @@
-"""Pictures of a function, of a comparison and of a run: specifications with their data, which `images` renders."""
+"""Pictures of a function and of a run: specifications with their data, which `images` renders."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from normtune.errors import UsageError
-from normtune.heuristics.comparing.difference import Difference
-from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.report import charts, theme
 from normtune.heuristics.report.function_data import FunctionData
-from normtune.heuristics.report.plane import SizePlane
 from normtune.heuristics.report.theme import Spec
-from normtune.heuristics.showing.config_map import short_name
 
 _WIDTH = 760
 # Average width of a character in the list of letters, pixels.
@@ -99,34 +94,6 @@ def _drawn(spec: Spec, title: list[str], **frames: pd.DataFrame) -> Spec:
     styled = theme.styled(spec, theme.LIGHT, "white") | {"width": _WIDTH, "padding": 12}
     styled["config"] |= {"aria": False}
     return theme.with_data(styled | {"title": {"text": title[0], "subtitle": title[1:]}}, **frames)
-
-
-def of_difference(difference: Difference) -> Spec:
-    """Speed-up of the first side of a comparison over the second."""
-    matrix, (first, second) = difference.matrix, difference.choices
-    plane = SizePlane.of(matrix.axes, matrix.problems)
-    third = plane.sizes[2][len(plane.sizes[2]) // 2] if len(plane.axes) > 2 else None
-    losses = [
-        [np.nan if answer.loss is None else np.expm1(answer.loss / MILLION) for answer in side]
-        for side in (first, second)
-    ]
-    names = [
-        pd.Series([short_name(answer.config) if answer.config else None for answer in side], dtype=object)
-        for side in (first, second)
-    ]
-    shapes = plane.tiles(matrix.problems).assign(
-        config=names[0],
-        loss=losses[0],
-        best_us=difference.best / 1000,
-        rival=difference.names[1],
-        rival_config=names[1],
-        rival_loss=losses[1],
-    )
-    subtitle = f"{difference.names[0]} against {difference.names[1]}"
-    frames = {"shapes": _at(shapes, third, "z"), "gaps": _at(plane.gaps(matrix.problems), third, "z")}
-    at = "" if third is None else f", {plane.axes[2]} {third}"
-    name, faster = charts.MEASURES["faster"]
-    return _drawn(faster(plane), [f"{matrix.key}{at}", f"{name}: {subtitle}"], **frames, regions=pd.DataFrame())
 
 
 def of_phases(seconds: Mapping[str, float]) -> Spec:

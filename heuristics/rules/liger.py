@@ -24,8 +24,6 @@ _PROPOSED = 512, 4096
 # Of #1188.
 _SHORT_HIDDEN, _SHORT_WARPS = 256, 2
 
-launches = liger_launches
-
 
 def choose(operator: str, rows: int, hidden: int) -> Config | None:
     """The config of Liger's rule; None without an answer.

@@ -80,8 +80,6 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
     most = legality.spec.whole.largest if held_out is None else map(max, zip(*measured, strict=True))
     axes = tuple(map(axis, names, zip(*shapes, strict=True), most))
     axes = separated(axes, shapes, matrix.timed[train], matrix.configs, legality)
-    if legality.kept:
-        axes = legality.kept.cut(axes)
     axes, legal = _trimmed(legality, matrix, coarsened(axes))
 
     cost, barred = np.zeros(legal.shape, np.int64), np.zeros(legal.shape, np.bool_)
@@ -100,19 +98,13 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
                 costs[outer] += filled
         else:
             costs[cell] += np.where(matrix.usable[index], 0, UNMEASURED * weight)
-    if legality.kept:
-        refused = legality.kept.refused(matrix.configs, axes, legal & ~barred)
-        barred, answers = barred | refused, answers & ~refused
     result = Bins(axes, matrix.configs, cost, barred, legal)
     return _with_defaults(result, np.logical_not(answers.any(axis=0)), legality)
 
 
 def _with_defaults(measured: Bins, lacking: NDArray[np.bool_], legality: Legality) -> Bins:
-    """Add default configs as candidates in the bins without any other, which are true in `lacking`.
-
-    They are the operator's; if bits are kept, the configs of the earlier table.
-    """
-    defaults = legality.kept.configs if legality.kept else default_configs(measured.axes, lacking, legality)
+    """Add the operator's default configs as candidates in the bins without any other, which are true in `lacking`."""
+    defaults = default_configs(measured.axes, lacking, legality)
     added = tuple(config for config in defaults if config not in measured.configs)
     configs, shape = (*measured.configs, *added), (len(added), *lacking.shape)
     cost = np.concatenate([measured.cost, np.zeros(shape, np.int64)])
@@ -123,8 +115,6 @@ def _with_defaults(measured: Bins, lacking: NDArray[np.bool_], legality: Legalit
     indices = [configs.index(config) for config in defaults]
     fit = np.zeros(allowed.shape, np.bool_)
     fit[indices] = allowed[indices] & lacking
-    if legality.kept:
-        fit &= ~legality.kept.refused(configs, measured.axes, fit)
     for index in indices:
         cost[index] = np.where(lacking, price, cost[index])
         barred[index] &= ~fit[index]
@@ -235,8 +225,6 @@ def _trimmed(
 ) -> tuple[tuple[Axis, ...], NDArray[np.bool_]]:
     """The axes without bins beyond the measured sizes that do not affect legality, and the legality."""
     legal = legality.over(matrix.configs, *(axis.tops for axis in axes))
-    if legality.kept:  # the earlier table may have other configs there
-        return axes, legal
     trimmed = list(axes)
     for place, own in enumerate(axes):
         along = np.moveaxis(legal, place + 1, 0)

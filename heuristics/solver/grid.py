@@ -22,7 +22,6 @@ from itertools import pairwise
 from math import isqrt, prod
 from typing import NamedTuple
 
-from normtune.kernels.box import Interval
 from normtune.kernels.derived_size import is_derived
 from normtune.kernels.tablefile.tree import comparison, first_of, threshold_of
 
@@ -51,10 +50,6 @@ class Axis(NamedTuple):
     def bin(self, size: int) -> int:
         """The bin of a size; the last one if it exceeds all tops."""
         return min(bisect_left(self.tops, size), len(self.tops) - 1)
-
-    def touched(self, sizes: Interval) -> slice:
-        """The bins with any of these sizes."""
-        return slice(self.bin(sizes.least), self.bin(sizes.most) + 1)
 
     def threshold(self, cut: int) -> int:
         """The threshold in the code's comparison between bins cut - 1 and cut."""

@@ -3,8 +3,7 @@
 Two configs of one class give a row the same bits, at every number of rows, and at every hidden size of the bin that
 was measured or whose rows begin at multiples of 16 bytes. At the others few models have a norm, nothing is known about
 times, and launches differ more, by the alignment: there the dispatch gives all rows the config of the most rows if the
-orders differ. Where classes are compared with those of another table, all sizes count (`alike`). The operator's
-launches have the order (`Launch.row_sum`).
+orders differ. The operator's launches have the order (`Launch.row_sum`).
 
 Only some of these sizes are tested. Between two powers of two, two multiples of the shortest chunk, and two sizes at
 which the chunk of held rows changes (`held_chunk` of the gated norm), the order depends only on the alignment of
@@ -76,14 +75,6 @@ class RowClasses:
             orders = {self._order(config, tested) for config in configs}
             if len(configs) > 1 and (len(orders) > 1 or None in orders):
                 yield stretch
-
-    def alike(self, config: Config, other: Config, sizes: Interval) -> bool:
-        """Whether two configs are equal, or sum rows of these hidden sizes in the same order."""
-        if config == other:
-            return True
-        tested = representatives(sizes.least, sizes.most)
-        order = self._order(config, tested)
-        return order is not None and order == self._order(other, tested)
 
     def _compared(self, least: int, most: int, measured: Collection[int]) -> tuple[tuple[int, ...], ...]:
         """The sizes of a bin at which orders are compared, as `representatives`."""

@@ -1,11 +1,9 @@
-"""Other forms of a fit than a table: configs for `triton.autotune`, a change of Liger-Kernel.
+"""The other form of a fit than a table: lists of configs for `triton.autotune`.
 
-In: a fitted table. Out: the texts of files. `emit` has the table itself.
+In: a fit. Out: the text of a file. `emit` has the table itself.
 """
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,35 +11,34 @@ from numpy.typing import NDArray
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.figures import summarise
 from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.specs import spec_of
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.solver.portfolio import fewest, portfolio
-from normtune.heuristics.writing import liger, pull_request
-from normtune.heuristics.writing.pull_request import FittedData
 from normtune.heuristics.writing.write import WRITTEN
 from normtune.kernels.config import COMPILER_KNOBS, Config, Implementation, compiler_options, identifier
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.header import UNPAIRED
 from normtune.kernels.target import plain_letters, target_for
+from normtune.results.evidence import Evidence
 
+MODULE, TRITON_CONFIGS = FORMATS = ("module", "triton-configs")
 _NONE = 1 << 31
 
 
 def check_format(name: str) -> None:
-    """Refuse an unknown format, and one whose package is not installed.
+    """Refuse an unknown format.
 
     Raises:
-        UsageError: the format is not in `FORMATS`, or Liger-Kernel is not installed.
+        UsageError: the format is not in `FORMATS`.
     """
     if name not in FORMATS:
         raise UsageError(f"unknown format {name!r}: expected one of {', '.join(FORMATS)}")
-    if FORMATS[name].texts is liger_change:
-        liger.installed()
 
 
-def triton_configs(table: FittedData, path: Path) -> dict[Path, str]:
+def triton_configs(fit: Fit, evidence: Evidence, options: FitOptions) -> str:
     """A module with a list of `triton.Config` for each operator, for an autotuner that times them at each shape.
 
     The list is the best with at most `max_configs` configs; by default the shortest within the tie of the best.
@@ -49,23 +46,23 @@ def triton_configs(table: FittedData, path: Path) -> dict[Path, str]:
     Raises:
         UsageError: no list of so many configs runs at every shape.
     """
-    fit, matrices = table.fit, _matrices(table)
+    matrices = _matrices(fit, evidence, options)
     lines = [
         f"# {WRITTEN} fit --format triton-configs. Data: {fit.digest}{f' ({UNPAIRED})' * fit.unpaired}",
         f'"""Configs for `triton.autotune`, fitted to {plain_letters(fit.device.label)}, {fit.device.target}."""',
         *("", "from triton import Config"),
     ]
     for name in sorted({matrix.key.operator for matrix in matrices}):
-        lines += ["", *_list(name, [matrix for matrix in matrices if matrix.key.operator == name], table.options)]
-    return {path: "\n".join([*lines, ""])}
+        lines += ["", *_list(name, [matrix for matrix in matrices if matrix.key.operator == name], options)]
+    return "\n".join([*lines, ""])
 
 
-def _matrices(table: FittedData) -> list[TimingMatrix]:
-    """The times behind each function of a table, with the weights of its fit."""
-    weighting, device = Weighting(table.options.weights), table.fit.device
-    specs = [(key, spec_of(table.evidence, key.operator)) for key in table.evidence.function_keys()]
+def _matrices(fit: Fit, evidence: Evidence, options: FitOptions) -> list[TimingMatrix]:
+    """The times behind each function of a fit, with its weights."""
+    weighting, device = Weighting(options.weights), fit.device
+    specs = [(key, spec_of(evidence, key.operator)) for key in evidence.function_keys()]
     target = target_for(device.target, device.sms)
-    found = ((spec, timing_matrix(table.evidence, spec, key, target)) for key, spec in specs)
+    found = ((spec, timing_matrix(evidence, spec, key, target)) for key, spec in specs)
     return [weighting.weighted(spec, matrix) for spec, matrix in found if matrix]
 
 
@@ -110,39 +107,3 @@ def _triton_config(config: Config) -> str:
     )
     options = [f"{name}={value}" for name, value in compiler_options(values).items()]
     return template.in_parentheses("    Config", [f"{{{', '.join(own)}}}", *options], ",")
-
-
-def liger_change(table: FittedData, path: Path) -> dict[Path, str]:
-    """A diff of the RMSNorm of the installed Liger-Kernel, and beside it the text of a pull request.
-
-    Raises:
-        UsageError: Liger-Kernel is not installed or has another version, the table has none of its operators, or
-            another program measured the times, as the text states that times were paired and results gated.
-    """
-    if table.fit.unpaired:
-        raise UsageError(f"--format liger needs times that normtune measured, but these are {UNPAIRED}")
-    written = f"{WRITTEN} fit --format liger."
-    return {
-        path: liger.diff(table.fit, f"# {written} Data: {table.fit.digest}"),
-        path.with_suffix(".md"): f"<!-- {written} -->\n{pull_request.text(table, _matrices(table))}",
-    }
-
-
-class Format(NamedTuple):
-    """A form in which a fit is written.
-
-    Attributes:
-        suffix: of the file in a folder.
-        texts: from the fit and the user's path to the files by path; None for a table.
-    """
-
-    suffix: str
-    texts: Callable[[FittedData, Path], dict[Path, str]] | None = None
-
-
-MODULE = "module"
-FORMATS = {
-    MODULE: Format(".py"),
-    "triton-configs": Format(".py", triton_configs),
-    "liger": Format(".diff", liger_change),
-}

@@ -89,15 +89,6 @@ def weights(options: FitOptions, table: Path) -> str:
     return str(file)
 
 
-def same_bits_as(options: FitOptions, table: Path) -> str | None:
-    """The path of the table of `--same-bits-as` in a header; None without that option.
-
-    Raises:
-        NormtuneError: the table is outside of the repository.
-    """
-    return options.same_bits_as and str(inside("--same-bits-as", options.same_bits_as, table))
-
-
 def baseline(options: FitOptions, table: Path) -> Incumbents | None:
     """The baseline of `--baseline` in a header; None without that option.
 

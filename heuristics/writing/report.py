@@ -1,27 +1,23 @@
-"""Output of `fit`, in lines of at most 80 columns where names allow: verdict, figures, gains, ways to use the table."""
+"""Output of `fit`, in lines of at most 80 columns where names allow: verdict, figures, ways to use the table."""
 
-import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from normtune.heuristics.fitting import forward_backward
-from normtune.heuristics.fitting.figures import Cost, Figures, RuleGain
+from normtune.heuristics.fitting.figures import Cost, Figures
 from normtune.heuristics.fitting.in_use import Compared
 from normtune.heuristics.fitting.result import Fit
-from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up, ratio_in_words
-from normtune.heuristics.rules import liger
+from normtune.heuristics.regret.fixed_log import percent, percent_up, ratio_in_words
 from normtune.heuristics.solver.grid import MAX_BINS
 from normtune.heuristics.writing.entries import HANDS_ON, counted_shapes, timed_share
 from normtune.heuristics.writing.regenerate import quoted
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile.header import Gpu
 
-_WIDTHS = (10, 7, 8, 7, 7, 7, 11, 7, 8, 8)
+_WIDTHS = (10, 7, 8, 7, 7, 7, 11, 7)
 _HEADINGS = (
-    ("", "", "", "", "plain", "", "cross-", "", "Liger", "Liger"),
-    ("dtype", "leaves", "configs", "mean", "mean", "worst", "validated", "gap", "mean", "worst"),
+    ("", "", "", "", "plain", "", "cross-", ""),
+    ("dtype", "leaves", "configs", "mean", "mean", "worst", "validated", "gap"),
 )
 _COUNTED = {
     "decades": "decades of bytes moved have equal weights in a mean, problems in a plain mean",
@@ -110,20 +106,18 @@ def _of(key: Key, donor: Key) -> str:
 def figures(fit: Fit) -> Iterable[str]:
     """The figures of a table, operator by operator."""
     yield _headline(fit)
-    columns = len(_WIDTHS) if any(numbers.rule for numbers in fit.with_data().values()) else len(_WIDTHS) - 2
-    rule = " (Liger: its rule)" if columns == len(_WIDTHS) else ""
-    yield f"Slower than the best config of each problem, in percent{rule};"
+    yield "Slower than the best config of each problem, in percent;"
     yield _COUNTED.get(fit.weights, f"problems have the weights of {fit.weights} in a mean") + ":"
     yield ""
     for heading in _HEADINGS:
-        yield _row(heading[:columns])
+        yield _row(heading)
     shared = {share.key for share in fit.shared}
     for name, keys in groupby(sorted(fit.with_data()), key=lambda key: key.text):
         yield name
         for key in keys:
             numbers = fit.with_data()[key]
             leaves = "shared" if key in shared else str(numbers.leaves)
-            yield _row((f"  {key.dtype}", leaves, *_cells(numbers))[:columns])
+            yield _row((f"  {key.dtype}", leaves, *_cells(numbers)))
     yield ""
     yield "gap: to the best possible tree with as many leaves (proved)"
     for key in [function.key for function in fit.functions if function.figures.joined]:
@@ -137,7 +131,6 @@ def figures(fit: Fit) -> Iterable[str]:
         yield "and scored on the others; a mean below 0 is about 0"
     yield from _beyond(fit)
     yield from (f"searched: {line}" for line in fit.searched)
-    yield from forward_backward.lines(fit.together, "Liger")
     yield from _batch_invariant(fit)
     for function in fit.functions:
         name, numbers = function.key, function.figures
@@ -187,23 +180,6 @@ def _untimed(cost: Cost) -> str:
     return f"at {cost.problems} shapes; not timed at {cost.bounded} more"
 
 
-def gain(fit: Fit) -> Iterable[str]:
-    """Speedup of each operator over Liger-Kernel's rule, and the part that is due to thresholds.
-
-    Gains are on the problems of all dtypes on which the rule's config was measured. Variants are listed only if no
-    plain operator was measured.
-    """
-    by_key: dict[Key, list[RuleGain]] = defaultdict(list)
-    for key, numbers in fit.with_data().items():
-        if numbers.gain:
-            by_key[key._replace(dtype="")].append(numbers.gain)
-    plain = [key for key in by_key if not key.variant]
-    if by_key:
-        yield f"On average, against the rule of {liger.TITLE} on normtune's kernels (its own: docs/results.md):"
-    for key in sorted(plain or by_key):
-        yield f"  {key.text}: {_faster(by_key[key])}"
-
-
 def ways(gpu: Gpu, out: Path | None) -> Iterable[str]:
     """The ways to make kernels on a GPU use a table; `out` is its file, None if it was not written."""
     if out is None:
@@ -223,21 +199,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _cells(numbers: Figures) -> list[str]:
-    rule = numbers.rule
     shown = ((numbers.loss.mean, 2), (numbers.loss.plain, 2), (numbers.loss.worst, 1), (numbers.cross_validated, 2))
-    of_rule = ((rule.mean if rule else None, 2), (rule.worst if rule else None, 1))
-    cells = ["-" if value is None else percent(value, digits) for value, digits in (*shown, *of_rule)]
+    cells = ["-" if value is None else percent(value, digits) for value, digits in shown]
     gap = "-" if numbers.joined else percent_up(numbers.gap)
-    return [str(numbers.configs), *(cell.removesuffix(" %") for cell in (*cells[:4], gap, *cells[4:]))]
-
-
-def _faster(gains: Sequence[RuleGain]) -> str:
-    """`98 % faster (up to 12.1 times): +15 % by the best switch between Liger's launches, +72 % by other launches`."""
-    problems = sum(each.problems for each in gains)
-    total, thresholds = (sum(logs) / problems for logs in ([g.total for g in gains], [g.thresholds for g in gains]))
-    most = math.exp(max(each.most for each in gains) / MILLION)
-    text = ratio_in_words(total).removesuffix(" than").removesuffix(" as")
-    if most >= 1.005:
-        text += f" (up to {most:.1f} times)" if most >= 1.95 else f" (up to {100 * (most - 1):.0f} %)"
-    switch, others = (100 * math.expm1(log / MILLION) for log in (thresholds, total - thresholds))
-    return f"{text}: {switch:+.0f} % by the best switch between Liger's launches, {others:+.0f} % by other launches"
+    return [str(numbers.configs), *(cell.removesuffix(" %") for cell in (*cells, gap))]

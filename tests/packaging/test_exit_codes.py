@@ -58,7 +58,6 @@ CALLS = [
     (2, "fit --store good.db --weights missing.csv"),
     (2, "fit --store good.db --weights text.db"),
     (2, "fit --store good.db --baseline missing.py"),
-    (2, "fit --store good.db --same-bits-as missing.py"),
     (2, "fit --store good.db --out text.db"),
     (2, "fit --store good.db --out no/folder.py"),
     (2, "fit --store good.db --operator nothing"),

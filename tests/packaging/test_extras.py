@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.writing import liger
+from normtune.errors import NormtuneError
 from normtune.results.database.store import Store
 from normtune.tests.commands import refused
 
@@ -16,7 +15,6 @@ from normtune.tests.commands import refused
     [
         ("report --out r.html", "altair", "altair is not installed: pip install 'normtune[report]'"),
         ("plot --out r.png", "vl_convert", "vl_convert is not installed: pip install 'normtune[report]'"),
-        ("diff liger quack --markdown --pictures p", "altair", "altair is not installed: pip install"),
         ("fit --ray auto", "ray", "--ray needs Ray (it is not installed): pip install 'normtune[ray]'"),
         ("check t.py --ray auto", "ray", "--ray needs Ray (it is not installed)"),
         ("sweep --device all --ray auto", "ray", "--ray needs Ray (it is not installed)"),
@@ -29,10 +27,3 @@ def test_an_extra_is_asked_for_before_a_store_is_opened(
     monkeypatch.setattr(Store, "open", None)
     monkeypatch.setitem(sys.modules, missing, None)
     assert told in refused(*words.split(), kind=NormtuneError)
-
-
-def test_liger_is_asked_for_before_a_store_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Store, "open", None)
-    monkeypatch.setattr(liger, "find_spec", lambda _: None)
-    told = refused("fit", "--format", "liger", "--out", "x.diff", kind=UsageError)
-    assert told == "--format liger changes the installed Liger-Kernel: pip install liger-kernel==0.8.5"

@@ -47,6 +47,6 @@ def test_a_fit_tells_its_figures_and_files(tmp_path, monkeypatch) -> None:
     done = main(*words, "--out", "table.py")
     (table,) = json.loads(done.stdout)["tables"]
     assert table["functions"] == rows_of(fitted.figures())
-    assert (table["wrote"], table["stability"], table["device"]["name"]) == (["table.py"], None, "NVIDIA H200")
+    assert (table["wrote"], table["device"]["name"]) == (["table.py"], "NVIDIA H200")
     assert [line for line in done.stderr.splitlines() if not line.startswith("normtune: ")] == []
     assert "both given" in refused(*words, "--details")

@@ -94,14 +94,9 @@ ROOMS = {
         "light kernels/tablefile results results/parallel heuristics/rules heuristics/regret heuristics/solver",
         "numpy",
     ),
-    "heuristics/stability": Room(
-        "heuristics/stability/",
-        "light kernels/tablefile results results/parallel heuristics/regret heuristics/solver heuristics/fitting",
-        "numpy",
-    ),
     "heuristics/showing": Room(
         "heuristics/showing/",
-        "light kernels/tablefile results heuristics/regret heuristics/fitting",
+        "light results heuristics/regret heuristics/fitting",
         "numpy pandas rich",
     ),
     "heuristics/comparing": Room(
@@ -113,7 +108,7 @@ ROOMS = {
     "heuristics/writing": Room(
         "heuristics/writing/",
         "light kernels/tablefile kernels/calling results results/exchange results/database results/source "
-        "heuristics/rules heuristics/regret heuristics/solver heuristics/fitting heuristics/comparing",
+        "heuristics/regret heuristics/solver heuristics/fitting",
         "numpy",
     ),
     "heuristics/report": Room(
@@ -130,13 +125,13 @@ ROOMS = {
         "heuristics/api/",
         "light kernels/tablefile results results/exchange results/database results/source heuristics/regret "
         "heuristics/rules heuristics/fitting heuristics/writing heuristics/report heuristics/any_gpu "
-        "heuristics/stability heuristics/showing heuristics/comparing",
+        "heuristics/showing heuristics/comparing",
         "pandas",
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
         "light kernels/tablefile results results/parallel results/exchange results/source heuristics/regret "
-        "heuristics/fitting heuristics/writing heuristics/report heuristics/any_gpu heuristics/stability "
+        "heuristics/fitting heuristics/writing heuristics/report heuristics/any_gpu "
         "heuristics/showing heuristics/comparing heuristics/api",
         "pandas rich typer",
     ),
@@ -212,8 +207,8 @@ ROOMS = {
     ),
     "tuner": Room(r"tuner/__init__\.py"),
 }
-# Tables, rules of other libraries, and a form of a fit for another library.
-GENERATED_OR_RULE = re.compile(r"heuristics/(tables/|rules/|writing/liger\.py)")
+# Tables, and rules of other libraries.
+GENERATED_OR_RULE = re.compile(r"heuristics/(tables/|rules/)")
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,9 @@ from typing import Any, assert_type
 import normtune
 from normtune import AnyGpuTable, FitOptions, NormtuneError, Store, Table
 from normtune import export_data, export_recording, merge_data, list_data
-from normtune import fit, fit_any_gpu, load_table, register, show, show_flips, show_map, sweep, uninstall
-from normtune.heuristics.api.maps import FlipMaps, Maps
+from normtune import fit, fit_any_gpu, load_table, register, show, show_map, sweep, uninstall
+from normtune.heuristics.api.maps import Maps
 from normtune.heuristics.writing.installing import Installed, Removed
-from normtune.heuristics.api.stability import TableStability
 from normtune.tuner.checking.offline import CheckedTable
 from normtune.results.exchange.transfer import Exported
 from normtune.results.merge import Merged
@@ -29,8 +28,7 @@ def checked(frame: pd.DataFrame, store: Store) -> None:
     assert_type(sweep("cuda:0", rows=[1, 64], budget_seconds=60), Sweep)
     assert_type(fit(frame, name="GPU", target="sm_90", leaves=4), Table)
     assert_type(fit(store, operators=["rms_norm_forward"]).figures(), pd.DataFrame)
-    assert_type(fit(store, replaces="table.py").stability(), TableStability)
-    assert_type(fit(store).stability().figures(), pd.DataFrame)
+    assert_type(fit(store, replaces="table.py"), Table)
     assert_type(fit(store).install(force=True), Installed)
     assert_type(uninstall(store), tuple[Removed, ...])
     assert_type(fit_any_gpu(recording="all", leaves=8), AnyGpuTable)
@@ -48,8 +46,6 @@ def checked(frame: pd.DataFrame, store: Store) -> None:
     export_data(store)  # type: ignore[arg-type]
     assert_type(show_map(store, table="table.py"), Maps)
     assert_type(show_map(store).frame(), pd.DataFrame)
-    assert_type(show_flips(store, other="warm"), FlipMaps)
-    show_flips(store, other=None)  # type: ignore[arg-type]
     assert_type(FitOptions().max_slowdown, float | None)
     sweep(rows="1,64")  # type: ignore[arg-type]
     fit(frame, leaves="4")  # type: ignore[arg-type]

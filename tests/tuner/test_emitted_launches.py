@@ -107,7 +107,6 @@ def test_whatever_is_fitted_is_legal_at_every_shape(seed: int, shapes: list[tupl
         return
     options = FitOptions(
         leaves=draw.choice([1, 3, 8]),
-        objective=draw.choice(["mean", "worst"]),
         tie_percent=draw.choice([0, 1, 20]),
         max_slowdown=draw.choice([None, None, 1.4]),
         max_configs=draw.choice([None, None, 3]),

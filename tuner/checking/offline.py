@@ -157,8 +157,7 @@ def _against_data(
             )
             return []
         source, evidence = data
-        weights, bits = named_files.weights(options, path), named_files.same_bits_as(options, path)
-        options = replace(options, weights=weights, same_bits_as=bits)
+        options = replace(options, weights=named_files.weights(options, path))
         in_use = named_files.baseline(options, path)
         count = len(used(evidence, options.operators).frame)
         announce(

@@ -7,8 +7,6 @@ import pytest
 
 import normtune
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.stability import bootstrap_spread
-from normtune.heuristics.stability.report import lines
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Gpu
@@ -123,26 +121,6 @@ def test_figures_on_each_gpu_are_fractions(two: str, evidence: Evidence) -> None
         assert row["left_out_worst"] == pytest.approx(math.expm1(on.left_out.worst / 1e6))
     (alone,) = normtune.fit_any_gpu(evidence).figures().to_dict("records")
     assert math.isnan(alone["left_out_mean"])
-
-
-@pytest.mark.slow
-def test_stability_is_what_the_command_prints_and_its_figures_are_fractions(
-    store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bootstrap_spread, "TABLES", 5)
-    announced: list[tuple[int, int]] = []
-    found = normtune.fit(store, leaves=3).stability(lambda functions, tables, _: announced.append((functions, tables)))
-    assert announced == [(1, 5)]
-    printed = command("--store", store, "--leaves", "3", "--stability")
-    assert "\n".join(lines(found.functions)) in printed
-    (row,) = found.figures().to_dict("records")
-    (function,) = found.functions
-    assert (row["operator"], row["dtype"], row["leaves"], row["tables"]) == ("toy", "bfloat16", 3, 5)
-    assert 0 <= row["changed_mean"] <= row["changed_most"] <= 1
-    assert row["lost_mean"] == pytest.approx(math.expm1(function.lost.mean / 1e6))
-    thresholds = found.thresholds()
-    assert len(thresholds) == 2 and (thresholds["least"] <= thresholds["threshold"]).all()
-    assert (thresholds["threshold"] <= thresholds["most"]).all() and thresholds["held"].between(0, 1).all()
 
 
 @pytest.mark.parametrize(

@@ -7,24 +7,7 @@ import pytest
 
 import normtune
 from normtune.errors import UsageError
-from normtune.results.database.store import Store
-from normtune.results.evidence import Evidence
 from normtune.tests.commands import one_line, succeed
-
-
-@pytest.fixture
-def both(measure, penalty, run, evidence: Evidence, tmp_path: Path) -> str:
-    """A store in which the blocks of rows are slow once they are warm."""
-
-    def warm(config, problem):
-        return penalty(config, problem) + 0.5 * (config.schedule == "block_row")
-
-    shapes = {(int(rows), int(hidden)) for rows, hidden in evidence.frame[["rows", "hidden"]].to_numpy()}
-    with Store.open(tmp_path / "both.db") as opened:
-        opened.merge(evidence)
-        opened.begin_run(run._replace(id="warm", protocol={"regime": "warm"}))
-        opened.add(measure(warm, sorted(shapes), run="warm"))
-    return str(tmp_path / "both.db")
 
 
 def test_the_best_configs_are_those_that_the_command_maps(store: str) -> None:
@@ -72,23 +55,6 @@ def test_a_table_without_a_function_has_no_rows(store: str) -> None:
     assert maps.frame().empty and "loss" in maps.frame()
 
 
-@pytest.mark.slow
-def test_flips_are_those_that_the_command_maps(both: str) -> None:
-    found = normtune.show_flips(both)
-    frame = found.frame()
-    assert found.regimes == ("cold", "warm")
-    (one,) = found.devices[0].flips
-    there, back = one.directions
-    assert len(frame) == len(there.flips.losing) + len(back.flips.losing) > 0
-    first, flip = frame.iloc[0], there.flips.losing[0]
-    assert (first["rows"], first["hidden"], first["best_in"], first["slow_in"]) == (*flip.shape, "cold", "warm")
-    assert first["loss"] == pytest.approx(math.expm1(flip.loss / 1e6)) and first["loss"] > 0.1
-    text = succeed("show", "--store", both, "--flips", "warm")
-    assert f"loses over 1 % warm at {len(there.flips.losing)} of {len(there.flips.compared)} shapes" in text
-    turned = normtune.show_flips(both, regime="warm", other="cold").frame()
-    assert set(turned["best_in"]) == set(frame["best_in"]) and len(turned) == len(frame)
-
-
 @pytest.mark.parametrize(
     ("call", "says"),
     [
@@ -96,10 +62,8 @@ def test_flips_are_those_that_the_command_maps(both: str) -> None:
         (lambda store: normtune.show_map(store, table="missing.py"), "missing.py is no file or shipped table"),
         (lambda store: normtune.show_map(store, operators="nothing"), "operators is 'nothing'"),
         (lambda store: normtune.show_map(7), "the measurements are a int"),
-        (lambda store: normtune.show_flips(store, other="cold"), "name two regimes"),
-        (lambda store: normtune.show_flips(store, other="hot"), "unknown regime 'hot'"),
-        (lambda store: normtune.show_flips(store), "the store has no times of regime warm, but of cold"),
-        (lambda store: normtune.show_flips(store, dtypes=3), "dtypes is 3"),
+        (lambda store: normtune.show_map(store, regime="warm"), "the store has no times of regime warm, but of cold"),
+        (lambda store: normtune.show_map(store, dtypes=3), "dtypes is 3"),
     ],
 )
 def test_a_bad_value_is_told_in_one_line(store: str, call, says: str) -> None:

@@ -18,7 +18,7 @@ FIELDS = {field.name: field for field in dataclasses.fields(FitKeywords)}
 
 
 def shown(chosen: list[FitOptions]) -> Any:
-    def command(out: str = "", all_devices: bool = False, stability: bool = False, force: bool = False, **options: Any):
+    def command(out: str = "", all_devices: bool = False, install: bool = False, force: bool = False, **options: Any):
         chosen.append(FitOptions(**options))
 
     return with_options(FitOptions, before="all_devices")(command)
@@ -27,9 +27,8 @@ def shown(chosen: list[FitOptions]) -> Any:
 def test_every_field_is_an_option_where_it_is_declared() -> None:
     names = list(inspect.signature(shown([])).parameters)
     assert names == [
-        *("out", "leaves", "objective", "max_slowdown", "max_configs", "weights", "tie", "baseline"),
-        "same_bits_as",
-        *("batch_invariant", "all_devices", "regime", "device", "stability", "operator", "force"),
+        *("out", "leaves", "max_slowdown", "max_configs", "weights", "tie", "baseline"),
+        *("batch_invariant", "all_devices", "regime", "device", "install", "operator", "force"),
     ]
     assert len(names) == len(dataclasses.fields(FitOptions)) + 4
 
@@ -53,7 +52,7 @@ def test_what_is_typed_is_what_a_header_says() -> None:
     for words in (
         [],
         ["--leaves", "3", "--tie", "0.25", "--max-configs", "4"],
-        ["--operator", "a", "--operator", "b:c", "--objective", "worst", "--batch-invariant"],
+        ["--operator", "a", "--operator", "b:c", "--batch-invariant"],
         ["--max-slowdown", "1.5", "--weights", "mine.csv", "--baseline", "liger", "--regime", "warm"],
     ):
         assert CliRunner().invoke(app, words).exit_code == 0

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from normtune.heuristics.fitting.figures import Loss, of_rule, of_tree, summarise
+from normtune.heuristics.fitting.figures import Loss, of_configs, of_tree, summarise
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.kernels.config import Config
@@ -35,11 +35,9 @@ def test_a_tree_is_scored_where_its_choice_has_a_time(matrix: TimingMatrix) -> N
 
 
 def test_a_rule_is_scored_on_the_same_problems(matrix: TimingMatrix) -> None:
-    assert of_rule(matrix, lambda operator, rows, hidden: NARROW if hidden == 64 else WIDE) == Loss(
-        450, 450, 900, 900, 2
-    )
-    assert of_rule(matrix, lambda operator, rows, hidden: None) is None
-    assert of_rule(matrix, liger.choose) is None
+    of_shapes = [NARROW if hidden == 64 else WIDE for _, hidden in matrix.problems]
+    assert of_configs(matrix, of_shapes)[:5] == (450, 450, 900, 900, 2)
+    assert of_configs(matrix, [None] * len(of_shapes)) is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.errors import UsageError
-from normtune.heuristics.fitting.options import OBJECTIVES, FitOptions
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.results.regimes import REGIMES
 from normtune.tests.heuristics.made_up import options_of
 
@@ -20,7 +20,6 @@ OPTIONS = st.builds(
     FitOptions,
     leaves=st.none() | st.integers(1, 128),
     operators=st.lists(NAMES).map(tuple),
-    objective=st.sampled_from(OBJECTIVES),
     max_slowdown=st.none() | st.floats(1, 1e300),
     tie_percent=st.floats(0, 100),
     weights=NAMES,
@@ -48,7 +47,6 @@ def test_defaults_have_no_words() -> None:
     [
         (FitOptions(leaves=3), "--leaves 3"),
         (FitOptions(operators=("a", "b:c")), "--operator a --operator b:c"),
-        (FitOptions(objective="worst"), "--objective worst"),
         (FitOptions(max_slowdown=1.1), "--max-slowdown 1.1"),
         (FitOptions(max_slowdown=2.0), "--max-slowdown 2"),
         (FitOptions(tie_percent=0), "--tie 0"),
@@ -65,7 +63,7 @@ def test_each_option_is_told_as_it_is_typed(options: FitOptions, words: str) -> 
 
 def test_every_field_has_words() -> None:
     """A field that was forgotten in the words would be lost to `check`."""
-    values = (3, ("a",), "worst", 1.5, 0.2, "mine.csv", 4, "liger", "old.py", True, "warm", "NVIDIA H200")
+    values = (3, ("a",), 1.5, 0.2, "mine.csv", 4, "liger", True, "warm", "NVIDIA H200")
     other = FitOptions(**dict(zip(FitOptions.__dataclass_fields__, values, strict=True)))
     default = FitOptions()
     for name in FitOptions.__dataclass_fields__:
@@ -82,8 +80,6 @@ def test_every_field_has_words() -> None:
         ({"leaves": -3}, "leaves is -3"),
         ({"max_configs": 0}, "max-configs is 0"),
         ({"max_configs": -1}, "max-configs is -1"),
-        ({"objective": "median"}, "unknown objective 'median': expected one of mean, worst"),
-        ({"objective": ""}, "unknown objective ''"),
         ({"max_slowdown": math.nan}, "max-slowdown is nan"),
         ({"max_slowdown": math.inf}, "max-slowdown is inf"),
         ({"max_slowdown": -math.inf}, "max-slowdown is -inf"),
@@ -102,7 +98,6 @@ def test_every_field_has_words() -> None:
         ({"tie_percent": None}, "tie_percent is None"),
         ({"weights": 5}, "weights is 5: expected text"),
         ({"baseline": Path("old.py")}, "baseline is "),
-        ({"objective": None}, "objective is None"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, object], told: str) -> None:

@@ -9,9 +9,6 @@ import pytest
 import normtune
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.api.diff import diff
-from normtune.heuristics.regret.legality import Legality
-from normtune.heuristics.regret.matrix import timing_matrix
-from normtune.heuristics.stability.tied_thresholds import tied_thresholds
 from normtune.heuristics.writing.emit import body_text
 from normtune.kernels.config import Config
 from normtune.kernels.custom_op.decorator import kernel_operator
@@ -19,7 +16,6 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.tablefile import locate, parse
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
-from normtune.kernels.target import target_for
 from normtune.tests.commands import main, refused, succeed
 from normtune.tests.heuristics.made_up import everywhere
 
@@ -268,11 +264,6 @@ def test_a_table_has_thresholds_on_a_derived_size(by_tiles, derived, tmp_path, m
     assert function.figures.leaves == 2 and function.figures.loss.worst == 0 == function.figures.gap
     # The middle of the gap between 2**16 and 2**18.
     assert function.tree == Split("m * n", 1 << 17, Leaf(TileConfig(16, 4)), Leaf(TileConfig(64, 4)))
-    target = target_for("sm_90", 132)
-    matrix = timing_matrix(table.evidence, operator("product"), function.key, target)
-    legality = Legality(operator("product"), target, ("float16",), ("",))
-    (cut,) = tied_thresholds(matrix, legality, function.tree, 0)
-    assert (cut.least, cut.most) == ((1 << 16) + 1, 1 << 18)
     table.save("table.py", evidence="times.parquet")
     text = (tmp_path / "table.py").read_text()
     assert "    if m * n >= 131072:\n" in text and "def product_float16(m: int, n: int, k: int)" in text

@@ -85,7 +85,9 @@ def cost_of(tree: Tree, optima: Optima, cost: np.ndarray, barred: np.ndarray, le
     total = 0
     for answer, region in regions(tree, Box(Interval(own.name, 1, own.tops[-1]) for own in optima.axes)):
         config = CONFIGS.index(answer)
-        place = tuple(own.touched(sizes) for own, sizes in zip(optima.axes, region, strict=True))
+        place = tuple(
+            slice(own.bin(sizes.least), own.bin(sizes.most) + 1) for own, sizes in zip(optima.axes, region, strict=True)
+        )
         assert legal[config, *(bins.stop - 1 for bins in place)]
         assert not barred[config, *place].any()
         total += int(cost[config, *place].sum())

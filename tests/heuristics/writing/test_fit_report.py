@@ -1,109 +1,36 @@
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from normtune.heuristics.fitting import figures
 from normtune.heuristics.fitting.baseline import baseline as incumbents
-from normtune.heuristics.fitting.figures import RuleGain
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import percent
-from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
-from normtune.heuristics.solver.bins import losses
 from normtune.heuristics.writing import report
 from normtune.kernels.config import COPY
-from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.config import liger_launches
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Gpu
-from normtune.kernels.tablefile.tree import Leaf, Split, choose
+from normtune.kernels.tablefile.tree import choose
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run
 from normtune.tuner.plan.plan import plan, problems
 
 SHAPES = [(rows, hidden) for rows in (1, 4096, 65536) for hidden in (64, 1024, 4096)]
-RULE = RMSNormConfig("row", 1, 4)
-OTHER = RMSNormConfig("row", 1, 8)
-
-
-def with_gains(fitted: Fit, **gains: RuleGain | None) -> Fit:
-    """The fit, with functions of these keys and gains."""
-    one = fitted.functions[0]
-    functions = [
-        replace(one, key=Key.of(operator, variant, one.key.dtype), figures=one.figures._replace(gain=gain))
-        for name, gain in gains.items()
-        for operator, _, variant in [name.partition("__")]
-    ]
-    return replace(fitted, functions=tuple(functions), shared=())
-
-
-def test_the_gain_is_taken_over_the_problems_that_both_have() -> None:
-    regret = np.array([[0, 700_000], [200_000, 0], [100_000, 0], [50_000, 0]], np.int64)
-    usable = np.array([[True, True], [True, True], [False, True], [True, False]])
-    shapes = ((1, 64), (1, 128), (1, 256), (1, 512))
-    matrix = TimingMatrix(Key.of("rms_norm_forward", "", "bfloat16"), shapes, (RULE, OTHER), regret, usable)
-    tree = Split("hidden", 64, Leaf(RULE), Leaf(OTHER))
-
-    def gain(tree, chosen, *launches):
-        return figures.gain(matrix, losses(matrix, tree), lambda *shape: chosen, lambda *shape: launches)
-
-    assert gain(tree, RULE, RULE) == RuleGain(200_000, 200_000, 2, 0)
-    assert gain(tree, RULE, RULE, OTHER) == RuleGain(200_000, 200_000, 2, 200_000)
-    assert gain(Leaf(RULE), OTHER, OTHER, RULE) == RuleGain(700_000 - 200_000, 700_000, 2, 700_000)
-    assert gain(tree, None) is None
 
 
 def test_launches_of_the_rule_are_the_two_that_it_switches_between() -> None:
     for name in ("rms_norm_forward", "rms_norm_backward"):
         for rows, hidden in ((1, 64), (1 << 20, 64), (4096, 4096), (1, 65536)):
-            both = liger.launches(name, hidden)
+            both = liger_launches(name, hidden)
             assert liger.choose(name, rows, hidden) in both
             assert [config.block_row for config in both] == [1, 16]
-    assert liger.launches("other", 64) == ()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("gain", "told", "others"),
-    [
-        (RuleGain(4 * 76_961, 741_937, 4, 4 * 39_221), "8 % faster (up to 2.1 times): +4 %", "+4 %"),
-        (RuleGain(412_110, 412_110, 1, 0), "51 % faster (up to 51 %): +0 %", "+51 %"),
-        (RuleGain(2 * 1_098_612, 1_098_612, 2, 2 * 1_098_612), "3.0 times as fast (up to 3.0 times): +200 %", "+0 %"),
-        (RuleGain(10, 100, 10, 0), "as fast: +0 %", "+0 %"),
-        (RuleGain(-2 * 48_790, 20_000, 2, 2 * 48_790), "5 % slower (up to 2 %): +5 %", "-9 %"),
-        (RuleGain(-48_790, -48_790, 1, 0), "5 % slower: +0 %", "-5 %"),
-    ],
-)
-def test_a_gain_in_words(evidence: Evidence, gain: RuleGain, told: str, others: str) -> None:
-    assert list(report.gain(with_gains(fit(evidence, FitOptions(leaves=2)), a=gain))) == [
-        "On average, against the rule of Liger-Kernel 0.8.5 on normtune's kernels (its own: docs/results.md):",
-        f"  a: {told} by the best switch between Liger's launches, {others} by other launches",
-    ]
-
-
-def test_variants_are_told_of_only_where_no_plain_operator_was_measured(evidence: Evidence) -> None:
-    fitted = fit(evidence, FitOptions(leaves=2))
-    ten = RuleGain(95_310, 95_310, 1, 0)
-    assert [line.split(" (")[0] for line in report.gain(with_gains(fitted, a__v=ten, b=ten))][1:] == [
-        "  b: 10 % faster"
-    ]
-    assert [line.split(" (")[0] for line in report.gain(with_gains(fitted, a__v=ten))][1:] == ["  a:v: 10 % faster"]
-    assert list(report.gain(with_gains(fitted, a=None))) == []
-
-
-def test_dtypes_of_an_operator_are_told_of_together(evidence: Evidence) -> None:
-    fitted = with_gains(fit(evidence, FitOptions(leaves=2)), a=RuleGain(0, 0, 3, 0))
-    one = fitted.functions[0]
-    gain = RuleGain(4 * 95_310, 200_000, 1, 0)
-    more = replace(one, key=one.key._replace(dtype="float32"), figures=one.figures._replace(gain=gain))
-    _, line = report.gain(replace(fitted, functions=(one, more)))
-    assert line.startswith("  a: 10 % faster (up to 22 %):")
+    assert liger_launches("other", 64) == ()
 
 
 # The widest leaf answers for rows of 65536 as well, which a config tried only at 4096 does not reach.
@@ -129,14 +56,6 @@ def few() -> Evidence:
             times = np.full(4, time, np.int32)
             cells.append(Measurement(task.problem, config, "r", "f", "ok", "", rounds, times))
     return Evidence.from_measurements(cells, [run])
-
-
-def test_after_a_short_sweep_the_gain_is_right(few: Evidence) -> None:
-    fitted = fit(few, FitOptions(leaves=16))
-    (function,) = fitted.functions
-    assert function.figures.gain is not None
-    assert function.figures.gain.problems == len(TRIED)
-    assert list(report.gain(fitted))[1].startswith("  rms_norm_forward: 25 % faster (up to 25 %): +")
 
 
 def test_the_verdict_compares_with_what_launches_the_kernel_today(few: Evidence, tmp_path, monkeypatch) -> None:

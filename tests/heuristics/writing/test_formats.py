@@ -1,6 +1,5 @@
-"""A fit as lists for `triton.autotune`, and as a change of Liger-Kernel's RMSNorm."""
+"""A fit as lists for `triton.autotune`."""
 
-import ast
 import importlib.util
 import re
 from dataclasses import replace
@@ -16,15 +15,14 @@ import triton.language as tl
 import normtune
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions
-from normtune.heuristics.writing import liger
 from normtune.kernels import load_file, operator
 from normtune.results.elsewhere import Elsewhere
 from normtune.results.exchange.dataframe import evidence_of
 from normtune.tests.commands import refused, succeed
 from normtune.tests.heuristics.made_up import as_measured
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
-EXAMPLE = EXAMPLES / "liger" / "rms_norm.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "liger" / "rms_norm.py"
+FORWARD, BACKWARD = "liger_rms_norm", "liger_rms_norm_backward"
 ROWS, HIDDEN = (1, 512, 8192), (64, 512, 2048)
 pytestmark = pytest.mark.usefixtures("operators_forgotten")
 
@@ -52,10 +50,10 @@ def frame_of(configs_of, dtypes=("bfloat16",), seed=0):
 def configs():
     """Configs of Liger's two operators, by name; those that it has today are among them."""
     load_file.load(EXAMPLE)
-    forward, backward = (operator.operator(name).config for name in (liger.FORWARD.operator, liger.BACKWARD.operator))
+    forward, backward = (operator.operator(name).config for name in (FORWARD, BACKWARD))
     return {
-        liger.FORWARD.operator: [forward(*one) for one in ((0, 4), (0, 8), (16, 32), (8, 16))],
-        liger.BACKWARD.operator: [backward(*one) for one in ((0, 4, 1), (0, 8, 1), (16, 32, 1), (8, 16, 2))],
+        FORWARD: [forward(*one) for one in ((0, 4), (0, 8), (16, 32), (8, 16))],
+        BACKWARD: [backward(*one) for one in ((0, 4, 1), (0, 8, 1), (16, 32, 1), (8, 16, 2))],
     }
 
 
@@ -75,7 +73,7 @@ def loaded(path):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_list_for_an_autotuner_is_the_best_of_its_length(configs, seed, tmp_path) -> None:
-    name, path = liger.BACKWARD.operator, tmp_path / "configs.py"
+    name, path = BACKWARD, tmp_path / "configs.py"
     frame = frame_of({name: configs[name]}, ("bfloat16", "float16"), seed)
     assert fitted(frame, max_configs=2, weights="equal").write_as("triton-configs", path) == [path]
     found = loaded(path).LIGER_RMS_NORM_BACKWARD_CONFIGS
@@ -114,7 +112,7 @@ def test_a_list_limits_registers_where_its_configs_do(tmp_path) -> None:
 
 
 def test_a_list_without_a_length_loses_no_more_than_the_tie(configs, tmp_path) -> None:
-    name, path = liger.FORWARD.operator, tmp_path / "configs.py"
+    name, path = FORWARD, tmp_path / "configs.py"
     frame = frame_of({name: configs[name]})
     fitted(frame, tie_percent=0).write_as("triton-configs", path)
     best = frame.loc[frame.groupby(["rows", "hidden"]).nanoseconds.idxmin()].config
@@ -123,7 +121,7 @@ def test_a_list_without_a_length_loses_no_more_than_the_tie(configs, tmp_path) -
 
 
 def test_no_list_is_shorter_than_what_runs_everywhere(configs, tmp_path) -> None:
-    name = liger.FORWARD.operator
+    name = FORWARD
     frame = frame_of({name: configs[name]})
     frame = frame[frame.config.map(lambda config: config.block_row > 0) == (frame.hidden == 64)]
     table = fitted(frame)
@@ -135,55 +133,13 @@ def test_what_is_written_and_what_is_refused(configs, tmp_path, monkeypatch) -> 
     monkeypatch.chdir(tmp_path)
     fitted(frame_of(configs)).save("table.py", evidence="times.parquet")
     fit = ("fit", "--store", "times.parquet")
-    assert "unknown format 'csv': expected one of module, triton-configs, liger" in refused(*fit, "--format", "csv")
-    assert "--format liger is for --out FILE" in refused(*fit, "--format", "liger")
-    assert "--format liger is for --out FILE" in refused(*fit, "--format", "liger", "--out", "x.diff", "--install")
-    Path("mine.diff").write_text("mine")
-    assert "normtune did not write it" in refused(*fit, "--format", "liger", "--out", "mine.diff")
-    Path("new.md").write_text("mine")
-    assert "cannot write new.md" in refused(*fit, "--format", "liger", "--out", "new.diff")
-    assert not Path("new.diff").exists()
+    lists = ("--format", "triton-configs")
+    assert "unknown format 'csv': expected one of module, triton-configs" in refused(*fit, "--format", "csv")
+    assert "--format triton-configs is for --out FILE" in refused(*fit, *lists)
+    assert "--format triton-configs is for --out FILE" in refused(*fit, *lists, "--out", "x.py", "--install")
+    Path("mine.py").write_text("mine")
+    assert "normtune did not write it" in refused(*fit, *lists, "--out", "mine.py")
+    assert Path("mine.py").read_text() == "mine"
     for _ in range(2):
-        output = succeed(*fit, "--format", "liger", "--out", "liger.diff")
-        assert "wrote liger.diff" in output and "wrote liger.md" in output
-    assert "it exists and normtune did not write it" in refused(*fit, "--out", "liger.diff")
-
-
-def test_a_fit_of_other_operators_is_no_change_of_liger(tmp_path) -> None:
-    load_file.load(EXAMPLES / "softmax.py")
-    config = operator.operator("softmax").config
-    table = fitted(frame_of({"softmax": [config(1, 4), config(2, 8)]}))
-    with pytest.raises(UsageError, match="the table has no liger_rms_norm and no liger_rms_norm_backward"):
-        table.write_as("liger", tmp_path / "liger.diff")
-    assert not (tmp_path / "liger.diff").exists()
-
-
-def test_the_change_of_liger_applies_and_its_text_has_the_times(configs, tmp_path) -> None:
-    frame = frame_of(configs)
-    fit = fitted(frame, baseline="default")
-    diff, text = fit.write_as("liger", tmp_path / "liger.diff")
-    before = liger.installed().read_text()
-    lines, hunks = before.splitlines(True), re.split(r"^@@ -(\d+).*@@.*\n", diff.read_text(), flags=re.M)
-    for start, hunk in reversed([*zip(hunks[1::2], hunks[2::2], strict=True)]):
-        body = hunk.splitlines(True)
-        old = [line[1:] for line in body if line[0] in " -"]
-        assert lines[int(start) - 1 :][: len(old)] == old
-        lines[int(start) - 1 : int(start) - 1 + len(old)] = [line[1:] for line in body if line[0] in " +"]
-    ast.parse("".join(lines))
-    assert "BLOCK_ROW = 16\n" not in "".join(lines)
-    table = text.read_text().partition("\nForward, bfloat16:\n")[2]
-    cell = re.search(r"\| 512 \| (\d\.\d{4}) → (\d\.\d{4}) \(", table)
-    times = frame[(frame.operator == liger.FORWARD.operator) & (frame.rows == 512) & (frame.hidden == 64)]
-    chosen = fit.lookup(liger.FORWARD.operator, "bfloat16", 512, 64)
-    both = [times[times.config == config].nanoseconds.item() / 1e6 for config in ((0, 4), chosen)]
-    assert cell and [float(cell[1]), float(cell[2])] == pytest.approx(both, abs=6e-5)
-    assert "- Forward, bfloat16:" in text.read_text() and "| h=2048 (ctrl) |" in text.read_text()
-
-
-def test_another_form_of_ligers_file_is_refused(configs) -> None:
-    table = fitted(frame_of(configs))
-    source = liger.installed().read_text()
-    assert liger.changed(source, table.fit) != source
-    for changed in (source.replace(" or row_mode:", ":"), source.replace("def rms_norm_backward", "def other")):
-        with pytest.raises(UsageError, match="has another form than in version"):
-            liger.changed(changed, table.fit)
+        assert "wrote lists.py" in succeed(*fit, *lists, "--out", "lists.py")
+    assert "it exists and normtune did not write it" in refused(*fit, "--out", "lists.py")

@@ -39,7 +39,6 @@ def measured(measure, run):
 def options_of(draw: random.Random) -> FitOptions:
     return FitOptions(
         leaves=draw.choice([None, 1, 3, 6, 12]),
-        objective=draw.choice(["mean", "worst"]),
         max_configs=draw.choice([None, None, 2, 3]),
         tie_percent=draw.choice([0, 0.1, 1, 3]),
         max_slowdown=draw.choice([None, None, 1.3]),

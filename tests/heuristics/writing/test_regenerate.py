@@ -54,7 +54,6 @@ LAYOUTS = [
     "--out linked/heuristics.py --evidence data/h200.parquet",
     "--out {root}/mylib/heuristics.py --evidence {root}/data/h200.parquet --store {root}/normtune.db",
     "--out mylib/heuristics.py --weights weights.csv --evidence data/h200.parquet",
-    "--out mylib/heuristics.py --same-bits-as data/before.py --evidence data/h200.parquet",
     "--out mylib/heuristics.py --baseline data/before.py --evidence data/h200.parquet",
     "--out mylib/heuristics.py --baseline liger --evidence data/h200.parquet",
     "--out mylib/heuristics.py --store 'stores/my store.db' --evidence data/",

@@ -5,10 +5,11 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import liger_kernel
 import pytest
 import torch
 
-from normtune.heuristics.writing import liger
+from normtune.examples.liger import change
 from normtune.kernels import load_file, operator
 from normtune.kernels.calling.triton_inside import launches_given_to
 from normtune.kernels.key import Key
@@ -17,6 +18,7 @@ from normtune.tuner.inspection.interpreter import complete
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.usefixtures("operators_forgotten")]
 EXAMPLE = Path(__file__).parents[3] / "examples" / "liger" / "rms_norm.py"
+FORWARD, BACKWARD = (operator for operator, *_ in change.PASSES.values())
 
 
 def tree_of(config, *answers):
@@ -25,10 +27,10 @@ def tree_of(config, *answers):
     return Split("hidden", 40, Split("rows", 8, one, two), Split("rows", 16, three, four))
 
 
-def function(one, answers, dtypes):
-    spec = operator.operator(one.operator)
+def function(name, answers, dtypes):
+    spec = operator.operator(name)
     tree = tree_of(spec.config, *answers)
-    return SimpleNamespace(key=Key.of(one.operator, "", dtypes[0]), tree=tree, dtypes=dtypes)
+    return SimpleNamespace(key=Key.of(name, "", dtypes[0]), tree=tree, dtypes=dtypes)
 
 
 @pytest.fixture(params=["both", "forward", "backward"])
@@ -38,14 +40,14 @@ def patched(request, tmp_path, monkeypatch):
     load_file.load(EXAMPLE)
     functions = []
     if request.param != "backward":
-        functions.append(function(liger.FORWARD, ((4, 1), (16, 4), (0, 8), (8, 2)), ("float32", "bfloat16")))
-        functions.append(function(liger.FORWARD, ((0, 1), (0, 2), (2, 4), (0, 4)), ("float16",)))
+        functions.append(function(FORWARD, ((4, 1), (16, 4), (0, 8), (8, 2)), ("float32", "bfloat16")))
+        functions.append(function(FORWARD, ((0, 1), (0, 2), (2, 4), (0, 4)), ("float16",)))
     if request.param != "forward":
-        functions.append(function(liger.BACKWARD, ((4, 1, 2), (0, 4, 3), (0, 8, 1), (8, 2, 4)), ("float32",)))
+        functions.append(function(BACKWARD, ((4, 1, 2), (0, 4, 3), (0, 8, 1), (8, 2, 4)), ("float32",)))
     device = SimpleNamespace(label="GPU of a test", target="sm_90")
-    source = liger.changed(liger.installed().read_text(), SimpleNamespace(functions=functions, device=device))
+    source = (Path(liger_kernel.__file__).parent / change.FILE).read_text()
     path = tmp_path / "changed_rms_norm.py"
-    path.write_text(source)
+    path.write_text(change.changed(source, SimpleNamespace(functions=functions, device=device)))
     spec = importlib.util.spec_from_file_location("changed_rms_norm", path)
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "changed_rms_norm", module)
@@ -91,8 +93,8 @@ def launch_of(function, shape, programs=None):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_the_changed_module_computes_what_it_did(patched, dtype):
     module, functions = patched
-    forward = {dtype: one for one in functions if one.key.operator == liger.FORWARD.operator for dtype in one.dtypes}
-    backward = next((one for one in functions if one.key.operator == liger.BACKWARD.operator), None)
+    forward = {dtype: one for one in functions if one.key.operator == FORWARD for dtype in one.dtypes}
+    backward = next((one for one in functions if one.key.operator == BACKWARD), None)
     seen = set()
     for shape in ((3, 24), (9, 40), (5, 41), (17, 70)):
         for row_mode in (None, True):

@@ -1,1 +1,0 @@
-"""Stability of a table: its expected change if the GPU were measured again."""
