@@ -18,15 +18,13 @@ from sqlalchemy.engine import URL
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.database import schema
-from normtune.results.database.older import convert
-from normtune.results.database.reading import stored_version
 from normtune.results.database.url import display_name, parse, sqlite_path, store_option
 
 # Longest wait for another process that writes, such as the import of a large file.
 BUSY_SECONDS = 30.0
 # Beginnings of the names of SQLite's errors where it cannot make files beside a store.
 _NO_FILES = ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_READONLY")
-# Advisory lock of those who create or convert the tables of a PostgreSQL store; any number that is nobody else's.
+# Advisory lock of those who create the tables of a PostgreSQL store; any number that is nobody else's.
 _PREPARING = 0x6E6F726D74756E65
 # Option of a transaction that will write. SQLite then takes its lock at the beginning, where it waits for it; a
 # transaction that writes after reading would fail at once.
@@ -229,16 +227,12 @@ def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
             driver.execute("PRAGMA journal_mode = WAL")
     with engine.connect().execution_options(**WRITE) as connection, connection.begin():
         if engine.dialect.name == "postgresql":
-            # One after another, or two that create or convert the tables at once would fail.
+            # One after another, or two that create the tables at once would fail.
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_PREPARING)))
         # Takes the lock even if the tables exist, so that a store that cannot be written fails before any work.
         if not _is_store(connection, name):
             schema.metadata.create_all(connection)
             connection.execute(schema.schema.insert().values(version=schema.SCHEMA_VERSION))
-        elif (version := stored_version(connection)) < schema.SCHEMA_VERSION:
-            with readable(engine.url):
-                convert(connection, version)
-            connection.execute(schema.schema.update().values(version=schema.SCHEMA_VERSION))
         if engine.dialect.name == "postgresql":
             _try_to_write(connection)
 
@@ -274,14 +268,13 @@ def _is_store(connection: sa.Connection, name: str) -> bool:
     if connection.dialect.name == "sqlite":
         _check_computed(connection, name)
     if schema.schema.name in tables:
-        version = stored_version(connection)
-        if version > schema.SCHEMA_VERSION:
+        version = connection.execute(sa.select(sa.func.max(schema.schema.c.version))).scalar() or 0
+        if version != schema.SCHEMA_VERSION:
+            advice = "update normtune" if version > schema.SCHEMA_VERSION else "name another store with --store"
             raise NormtuneError(
-                f"the store {name} has schema {version}, this normtune knows {schema.SCHEMA_VERSION}: update normtune"
+                f"the store {name} has schema {version}, this normtune knows {schema.SCHEMA_VERSION}: {advice}"
             )
-        newer = {schema.fingerprint.name} if version < schema.SCHEMA_VERSION else set()
-        missing = sorted(set(schema.metadata.tables) - tables - newer)
-        if version < 1 or missing:
+        if missing := sorted(set(schema.metadata.tables) - tables):
             raise NormtuneError(f"the store {name} is damaged (schema {version}, tables missing: {missing})")
         return True
     # Any table makes a SQLite file another program's; in a PostgreSQL database, which is shared, only our names do.

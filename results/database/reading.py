@@ -20,8 +20,6 @@ from normtune.results.database.rows import (
     PROBLEM_FIELDS,
     Row,
     checksum,
-    first_round,
-    implied,
     problem_text,
 )
 from normtune.results.records import DECISIVE, Counted, Coverage, Run, TimedCode
@@ -29,21 +27,9 @@ from normtune.results.runs import current, drops, from_plain
 
 # What is in a checksum after run, problem and config.
 _TOLD = ("fingerprint_id", "revision", "status", "reason", "median", "first_round")
-_TOLD_BEFORE_4 = ("fingerprint", "status", "reason", "median", "low", "high")
 _AT_ONCE = 20_000
 # Number of problems with damaged measurements that a message names.
 _NAMED = 3
-
-
-def stored_version(connection: sa.Connection) -> int:
-    """Schema version of a store; 0 if it has none."""
-    return connection.execute(sa.select(sa.func.max(schema.schema.c.version))).scalar() or 0
-
-
-def measurements_of(connection: sa.Connection) -> Any:
-    """The table of measurements, or what is like it in a store of an older version."""
-    version = stored_version(connection)
-    return schema.measurement if version == schema.SCHEMA_VERSION else schema.measurements_before_4(version)
 
 
 def stored_runs(connection: sa.Connection) -> list[tuple[int, Run]]:
@@ -81,30 +67,26 @@ def wanted_runs(
 
 
 class Reader:
-    """Reads the measurements of a store of any version.
+    """Reads the measurements of a store.
 
     Args:
         connection: in a transaction.
-        table: of the measurements; None for that of the store.
 
     Attributes:
         damaged: number of damaged measurements that `undamaged` left out, by the text of their problem.
     """
 
-    def __init__(self, connection: sa.Connection, table: Any = None) -> None:
+    def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
-        self._table = measurements_of(connection) if table is None else table
         self._problems = stored_values(connection, schema.problem, PROBLEM_FIELDS)
         self._configs = stored_values(connection, schema.config)
-        is_older = self._table is not schema.measurement
-        self._fingerprints = None if is_older else stored_values(connection, schema.fingerprint)
+        self._fingerprints = stored_values(connection, schema.fingerprint)
         self.damaged: Counter[str] = Counter()
 
     def rows(self, runs: Mapping[int, Run]) -> Iterator[Row]:
         """All measurements of runs, by start of the run, and in the order in which they were stored."""
-        table = self._table.c
-        told = _TOLD_BEFORE_4 if self._fingerprints is None else _TOLD
-        names = ("run_id", "problem_id", "config_id", *told, "samples", "rounds", "checksum", *CODE_FIELDS, "id")
+        table = schema.measurement.c
+        names = ("run_id", "problem_id", "config_id", *_TOLD, "samples", "rounds", "checksum", *CODE_FIELDS, "id")
         statement = sa.select(*(table[name] for name in names)).order_by(table.id)
         by_start = sorted(runs, key=lambda number: runs[number].started)
         for _, group in groupby(by_start, lambda number: runs[number].started):
@@ -114,28 +96,20 @@ class Reader:
     def undamaged(self, runs: Mapping[int, Run]) -> Iterator[Row]:
         """The rows of `rows` that are not damaged."""
         for row in self.rows(runs):
-            if row.is_whole is False:
+            if not row.is_whole:
                 self.damaged[problem_text(row.problem)] += 1
             else:
                 yield row
 
     def _row(self, run: str, problem_number: int, config_number: int, *values: Any) -> Row:
-        fingerprint, *told, samples, rounds, stored, launch, code, machine, number = values
+        kernels, *told, samples, rounds, stored, launch, code, machine, number = values
         problem, config = self._problems.get(problem_number, ()), self._configs.get(config_number, "")
-        if self._fingerprints is not None:
-            fingerprint = self._fingerprints.get(fingerprint, "")
-        is_whole = None
-        if stored is not None or not (problem and config and fingerprint):
-            try:
-                is_whole = stored == checksum((run, problem_text(problem), config, fingerprint, *told), rounds, samples)
-            except (TypeError, UnicodeError):
-                is_whole = False
-        if self._fingerprints is not None:
-            revision, status, reason, median, first = told
-        else:  # a damaged one has lost its first round: it gets one that no other has
-            revision, (status, reason, median, *_) = 0, told
-            first = -1 - number if is_whole is False else first_round(rounds)
-            rounds = rounds if is_whole is False else implied(first, len(samples) // 4, rounds)
+        fingerprint = self._fingerprints.get(kernels, "")
+        try:
+            is_whole = stored == checksum((run, problem_text(problem), config, fingerprint, *told), rounds, samples)
+        except (TypeError, UnicodeError):
+            is_whole = False
+        revision, status, reason, median, first = told
         content = revision, status, reason, median, samples, rounds, launch, code, machine
         return Row(run, problem, config, first, fingerprint, *content, number, is_whole)
 
@@ -202,13 +176,10 @@ def counts(connection: sa.Connection, runs: Mapping[int, Run]) -> list[Counted]:
 
 def counts_by_kernels(connection: sa.Connection) -> Iterable[Any]:
     """Number of measurements by number of the run, operator and fingerprint; damaged ones included."""
-    table = measurements_of(connection)
+    table = schema.measurement
     joined = table.join(schema.problem, schema.problem.c.id == table.c.problem_id)
-    fingerprint = table.c.get("fingerprint")
-    if fingerprint is None:
-        fingerprint = schema.fingerprint.c.fingerprint
-        joined = joined.join(schema.fingerprint, schema.fingerprint.c.id == table.c.fingerprint_id)
-    columns = table.c.run_id, schema.problem.c.operator, fingerprint
+    joined = joined.join(schema.fingerprint, schema.fingerprint.c.id == table.c.fingerprint_id)
+    columns = table.c.run_id, schema.problem.c.operator, schema.fingerprint.c.fingerprint
     return connection.execute(sa.select(*columns, sa.func.count()).select_from(joined).group_by(*columns))
 
 

@@ -29,7 +29,7 @@ class Row(NamedTuple):
         problem: its `PROBLEM_FIELDS`; empty if they are lost.
         config, fingerprint: as text; empty if they are lost.
         number: of the row, in the order stored.
-        is_whole: False for a damaged row, None for one that was stored without a checksum.
+        is_whole: False for a damaged row.
     """
 
     run: str
@@ -47,7 +47,7 @@ class Row(NamedTuple):
     code: bytes | None
     machine_code: bytes | None
     number: int = 0
-    is_whole: bool | None = True
+    is_whole: bool = True
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -121,11 +121,6 @@ def checksum_of(row: Row) -> int:
 def problem_text(values: tuple[Any, ...]) -> str:
     """The fields of a problem as one text."""
     return " ".join(map(str, values)) or "an unknown problem"
-
-
-def first_round(rounds: bytes) -> int:
-    """First of some rounds; -1 for a failure, which has none."""
-    return int.from_bytes(rounds[:4], "little", signed=True) if rounds else -1
 
 
 def implied(first: int, count: int, rounds: bytes) -> bytes:

@@ -121,7 +121,7 @@ def merge(connection: sa.Connection, rows: Sequence[Row], numbers: Numbers) -> i
     greater = []
     for row in rows:
         old = stored.get(row.key)
-        if old is not None and (old.is_whole is False or _order(old) < _order(row)):
+        if old is not None and (not old.is_whole or _order(old) < _order(row)):
             greater.append(row._replace(number=old.number))
     replace(connection, greater, numbers)
     return len(new)
@@ -148,13 +148,13 @@ def set_fingerprints(
 
 
 def _values(connection: sa.Connection, rows: Sequence[Row], numbers: Numbers) -> list[tuple[Any, ...]]:
-    """The values of `_COLUMNS`. No CRC is negative: a damaged row stays damaged."""
+    """The values of `_COLUMNS`."""
     _find(connection, rows, numbers)
     return [
         (
             *(numbers.run[row.run], numbers.problem[row.problem], numbers.config[row.config], row.first),
             *(numbers.fingerprint[row.fingerprint], *row[5:11]),
-            checksum_of(row) if row.is_whole else None if row.is_whole is None else -1,
+            checksum_of(row),
             *row[11:14],
         )
         for row in rows
