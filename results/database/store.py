@@ -42,7 +42,7 @@ from normtune.results.runs import (
     marked,
     without_store,
 )
-from normtune.results.validate import check_columns
+from normtune.results.validate import check_columns, check_runs
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
@@ -242,8 +242,8 @@ class Store:
             Number of new measurements.
 
         Raises:
-            ValueError: a run of that id is stored with another device, software or start, or a run started after
-                tomorrow.
+            ValueError: a run of that id is stored with another device, software or start, a run started after
+                tomorrow, or its regime is unknown.
             NormtuneError: a database failed; nothing of this call is stored.
         """
         return self.joined(data)[1]
@@ -260,6 +260,7 @@ class Store:
         with self._writing() as connection:
             names = {run.device.label for _, run in stored_runs(connection)}
             for runs, rows in parts:
+                check_runs(runs)
                 check_joining(runs, names)
                 writing.add_runs(connection, runs, joins=True)
                 count, added = count + len(rows), added + writing.merge(connection, rows)
