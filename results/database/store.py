@@ -266,24 +266,6 @@ class Store:
                 count, added = count + len(rows), added + writing.merge(connection, rows)
         return count, added
 
-    def export(self, path: str | os.PathLike[str], *, regime: str | None = COLD) -> "Evidence":
-        """Write the measurements to a file, as `normtune data export` does.
-
-        Args:
-            path: of the file, `.parquet` (to import or to fit elsewhere) or `.csv` (a line per sample).
-            regime: only times measured `cold`, `warm` or `eager`; None for all.
-
-        Returns:
-            The written measurements.
-
-        Raises:
-            UsageError: the file has another ending or must not be overwritten, or there are no such measurements.
-            NormtuneError: the store cannot be read, or the file cannot be written.
-        """
-        from normtune.results.exchange.transfer import export_file
-
-        return export_file(lambda: self.load(regime=None), Path(path), regime).evidence
-
     def runs(self, *, dropped: bool = False) -> list[Run]:
         """All runs, by start and id, including those without measurements; with `dropped`, also those set aside."""
         with self._reading() as connection:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.results.api import merge_data
+from normtune.results.api import export_data, merge_data
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import parquet_file
@@ -128,7 +128,7 @@ def test_no_file_names_a_gpu(make, make_run, tmp_path, monkeypatch):
         for run in runs:
             opened.begin_run(run)
         opened.add([make(run=run) for run in runs])
-        exported = opened.export("data.parquet")
+        exported = export_data("data.parquet", opened).evidence
         assert uuid.encode() not in (tmp_path / "data.parquet").read_bytes()
         hashes = [run.device.uuid for run in read_parquet(tmp_path / "data.parquet").runs]
         assert len(set(hashes)) == 2 and all(re.fullmatch("hash:[0-9a-f]{32}", one) for one in hashes)
