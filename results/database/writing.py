@@ -57,17 +57,18 @@ def add(connection: sa.Connection, rows: Sequence[Row]) -> None:
     Raises:
         ValueError: a run is not stored.
     """
-    stored = set(connection.execute(sa.select(schema.run.c.run)).scalars())
-    for unknown in sorted({row.run for row in rows} - stored):
-        raise ValueError(f"run {unknown!r} is not known: begin_run comes first")
     _add_referred(connection, rows)
     columns = ", ".join([*(f"{name}_id" for name in _NUMBER), "first_round", *_CONTENT])
     values = ", ".join([*_NUMBER.values(), *"?" * (1 + len(_CONTENT))])
-    _execute(
-        connection,
-        f"INSERT INTO measurement ({columns}) VALUES ({values}) ON CONFLICT DO NOTHING",
-        [(row.run, *row.problem, row.config, row.fingerprint, row.first, *_content(row)) for row in rows],
-    )
+    try:
+        _execute(
+            connection,
+            f"INSERT INTO measurement ({columns}) VALUES ({values}) ON CONFLICT DO NOTHING",
+            [(row.run, *row.problem, row.config, row.fingerprint, row.first, *_content(row)) for row in rows],
+        )
+    except sa.exc.IntegrityError:  # a run has no number
+        runs = ", ".join(sorted({row.run for row in rows}))
+        raise ValueError(f"run {runs} is not known: begin_run comes first") from None
 
 
 def replace(connection: sa.Connection, rows: Sequence[Row]) -> None:
