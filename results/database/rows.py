@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """Of two rows of one measurement that of the greater rank is kept: the one that was changed more often."""
+        """The order of two rows of one measurement: the greater, which was changed more often, is kept."""
         digests = (digest or b"" for digest in (self.launch, self.code, self.machine_code))
         return self.revision, self.fingerprint, self.status, self.reason, self.rounds, self.samples, *digests
 

@@ -249,7 +249,7 @@ class Store:
         return self.joined(data)[1]
 
     def joined(self, data: "Evidence | Store") -> tuple[int, int]:
-        """As `merge`; the number of measurements in the data, and that of the new ones among them."""
+        """Merge data; returns the number of its measurements, and of the new ones among them."""
         parts: Iterator[tuple[list[Run], list[Row]]]
         if isinstance(data, Store):
             parts = data._parts()

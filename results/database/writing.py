@@ -82,8 +82,8 @@ def replace(connection: sa.Connection, rows: Sequence[Row]) -> None:
 def merge(connection: sa.Connection, rows: Sequence[Row]) -> int:
     """Join the measurements of another store, whose runs are stored; returns the number of new ones.
 
-    Of two rows of one measurement that of the greater rank is kept, and a whole one in place of a damaged one, so that
-    the order of merges makes no difference.
+    The row of the greater rank is kept, and a whole one in place of a damaged one. So the order of merges makes no
+    difference.
     """
     ids = {row.run for row in rows}
     stored = {
