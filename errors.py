@@ -25,3 +25,13 @@ class OutputClosed(BaseException):
 
     The text is the reason, exit code 1; empty if the reader has ended, as `head` does, exit code 141.
     """
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """The first characters of an untrusted text, for a message."""
+    return text if len(text) <= most else text[:most] + "..."
+
+
+def reason_of(error: Exception) -> str:
+    """The text of another library's error, in one line of at most 200 characters."""
+    return " ".join(str(error).split())[:200]

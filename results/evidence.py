@@ -151,11 +151,7 @@ class Evidence:
 
     def regime(self, name: str) -> "Evidence":
         """Measurements of one regime."""
-        return self.in_regimes([name])
-
-    def in_regimes(self, names: Collection[str]) -> "Evidence":
-        """Measurements of these regimes."""
-        return self._of_runs([run for run in self.runs if run.regime in names])
+        return self._of_runs([run for run in self.runs if run.regime == name])
 
     def fingerprints(self) -> dict[str, str]:
         """Kernel fingerprint of each operator in its newest run; paired runs outrank unpaired ones."""

@@ -19,12 +19,8 @@ COLD, WARM, EAGER = REGIMES = ("cold", "warm", "eager")
 
 
 def regime_of(protocol: dict[str, Any]) -> str:
-    """Regime of a run, from its protocol; an unknown name is returned unchanged.
-
-    The oldest runs have `cold graph`, `replay of NAME` or nothing, and are cold.
-    """
-    name = str(protocol.get("regime", COLD))
-    return COLD if name == "cold graph" or name.startswith("replay of ") else name
+    """Regime of a run, from its protocol; `cold` where it has none."""
+    return str(protocol.get("regime", COLD))
 
 
 def check_regime(name: str) -> None:

@@ -128,9 +128,9 @@ def check_same(stored: Run, other: Run) -> None:
 
 
 def drops(protocol: Mapping[str, Any]) -> int:
-    """How often a run was set aside or taken back; older stores say only whether it is set aside."""
+    """How often a run was set aside or taken back."""
     count = protocol.get(DROPS)
-    return count if isinstance(count, int) else int(DROPPED in protocol)
+    return count if isinstance(count, int) else 0
 
 
 def marked(protocol: Mapping[str, Any], total: int) -> dict[str, Any]:
@@ -140,9 +140,8 @@ def marked(protocol: Mapping[str, Any], total: int) -> dict[str, Any]:
 
 def current(run: Run, total: int) -> Run:
     """A run, without its mark as finished if a run was set aside or taken back since."""
-    protocol = marked(run.protocol, total)
-    gone = (FINISHED, FINISHED_AT) if protocol.get(FINISHED_AT, total) != total else ()
-    return run._replace(protocol={name: value for name, value in protocol.items() if name not in gone})
+    gone = (FINISHED, FINISHED_AT) if run.protocol.get(FINISHED_AT, total) != total else ()
+    return run._replace(protocol={name: value for name, value in run.protocol.items() if name not in gone})
 
 
 def joined_protocol(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.options import DEVICE_DOC, DEVICE_HELP, as_names, option
-from normtune.results.regimes import COLD, REGIMES, check_others, check_regime, in_regime, narrowed
+from normtune.results.regimes import COLD, check_others, check_regime, in_regime, narrowed
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def taken(
     with _opened(data, recording) as store:
         if store is not None:
             return _loaded(store, regime, device, warn)
-    evidence, source = _read(data, recording, warn)
+    evidence, source = _read(data, recording)
     if device is not None:
         evidence = on_device(evidence, device)
     return in_regime(evidence, regime, source)
@@ -169,7 +169,7 @@ def _opened(data: Measured, recording: str | None) -> "Iterator[Store | None]":
         yield data if isinstance(data, Store) else None
 
 
-def _read(data: Measured, recording: str | None, warn: Warn) -> "tuple[Evidence, str]":
+def _read(data: Measured, recording: str | None) -> "tuple[Evidence, str]":
     """The measurements of all regimes that are in no store, and their source for messages."""
     if recording is not None:
         from normtune.results.exchange.recording import load_recording
@@ -179,12 +179,10 @@ def _read(data: Measured, recording: str | None, warn: Warn) -> "tuple[Evidence,
         from normtune.results.exchange.parquet_csv import read_parquet
 
         try:
-            evidence = read_parquet(Path(file))
+            return read_parquet(Path(file)), file
         except NormtuneError as error:
             source = "NORMTUNE_STORE: " if file == os.environ.get("NORMTUNE_STORE") else ""
             raise type(error)(f"{source}{error}") from None
-        _warn_of_regimes(evidence.runs, warn)
-        return evidence.in_regimes(REGIMES), file
     from normtune.results.evidence import Evidence
 
     if not isinstance(data, Evidence):
@@ -202,22 +200,17 @@ def is_parquet(store: str | None) -> bool:
 def counted(
     data: Measured, recording: str | None = None, warn: "Warn | None" = None, device: str | None = None
 ) -> "list[Counted]":
-    """The numbers of measurements in known regimes, those of damaged ones included. Arguments and errors as `taken`."""
+    """The numbers of measurements, those of damaged ones included. Arguments and errors as `taken`."""
     warn, data = warn or _as_warning, _named(data, recording)
     with _opened(data, recording) as store:
         if store is None:
-            counts = _read(data, recording, warn)[0].counts()
+            counts = _read(data, recording)[0].counts()
         else:
             counts = store.counts()
             warn_of_runs(store, warn)
-    runs = {one.run.id: one.run for one in counts}
     if device is not None:
-        _check_device(device, (run.device.label for run in runs.values()))
-        runs = {name: run for name, run in runs.items() if run.device.label == device}
-    if store is not None:
-        _warn_of_regimes(runs.values(), warn)
-    known = {name for name, run in runs.items() if run.regime in REGIMES}
-    return [one for one in counts if one.run.id in known]
+        _check_device(device, (one.run.device.label for one in counts))
+    return [one for one in counts if device in (None, one.run.device.label)]
 
 
 def listed_runs(data: Measured, device: str | None = None, warn: "Warn | None" = None) -> "list[Run]":
@@ -225,7 +218,7 @@ def listed_runs(data: Measured, device: str | None = None, warn: "Warn | None" =
     warn, data = warn or _as_warning, _named(data, None)
     with _opened(data, None) as store:
         if store is None:
-            runs = [*_read(data, None, warn)[0].runs]
+            runs = [*_read(data, None)[0].runs]
         else:
             runs = store.runs(dropped=True)
             warn_of_runs(store, warn)
@@ -238,15 +231,12 @@ def _loaded(store: "Store", regime: str | None, device: str | None, warn: Warn) 
     runs = store.runs()
     if device is not None:
         _check_device(device, (run.device.label for run in runs))
-    _warn_of_regimes(runs, warn)
     evidence = store.load(devices=None if device is None else [device], regime=regime)
     warn_of_damage(store.damage, warn)
     warn_of_runs(store, warn)
-    if regime is None:
-        return evidence.in_regimes(REGIMES)
-    if evidence.frame.empty:
-        mine = (one.run for one in store.counts() if device in (None, one.run.device.label))
-        check_others((run.regime for run in mine if run.regime in REGIMES), regime, "the store")
+    if regime is not None and evidence.frame.empty:
+        counts = (one.run for one in store.counts() if device in (None, one.run.device.label))
+        check_others((run.regime for run in counts), regime, "the store")
     return evidence
 
 
@@ -260,13 +250,3 @@ def warn_of_runs(store: "Store", warn: Warn = on_stderr) -> None:
     """Report runs of a store that start in the future."""
     if store.ahead:
         warn(f"warning: {store.ahead}")
-
-
-def _warn_of_regimes(runs: "Iterable[Run]", warn: Warn) -> None:
-    unknown = [run.regime for run in runs if run.regime not in REGIMES]
-    if unknown:
-        names = ", ".join(repr(name[:40]) for name in sorted({*unknown})[:3])
-        warn(
-            f"left out {len(unknown)} run{'s' * (len(unknown) > 1)} of the store, with times of regime {names}; known "
-            f"are {', '.join(REGIMES)}"
-        )

@@ -18,16 +18,40 @@ from sqlalchemy.engine import URL
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.database import schema
-from normtune.results.database.older import convert
-from normtune.results.database.reading import stored_version
 from normtune.results.database.url import display_name, parse, sqlite_path, store_option
 
 # Longest wait for another process that writes, such as the import of a large file.
 BUSY_SECONDS = 30.0
 # Beginnings of the names of SQLite's errors where it cannot make files beside a store.
 _NO_FILES = ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_READONLY")
-# Advisory lock of those who create or convert the tables of a PostgreSQL store; any number that is nobody else's.
+# Advisory lock of those who create the tables of a PostgreSQL store; any number that is nobody else's.
 _PREPARING = 0x6E6F726D74756E65
+_DAMAGED = "the store {name} is damaged ({line}): restore a copy, or sweep into another with --store"
+# What to tell, by the words of which a database says one.
+_MESSAGES = (
+    (("not a database",), "{name} is not a SQLite database: name another file with --store"),
+    (("malformed", "no such", "decode"), _DAMAGED),
+    (
+        ("permission denied", "read-only transaction"),
+        "the store {name} cannot be used ({line}): to write to it, grant this role SELECT, INSERT and UPDATE on its "
+        "tables and USAGE on their sequences, or name another store with --store",
+    ),
+    (
+        ("readonly", "unable to open"),
+        "the store {name} cannot be opened for writing ({line}): SQLite needs write permission on the file and its "
+        "folder; change it, or copy it with the files beside it elsewhere and name the copy with --store",
+    ),
+    (
+        ("is full", "disk I/O"),
+        "the store {name} cannot be used ({line}): the disk is full or failing, and even reading may need 32 KB; "
+        "what was stored before is kept, free some space and run the same command again",
+    ),
+    (
+        ("locked", "lock timeout"),
+        "the store {name} is locked by another process for over {seconds:g} s: try again when it is done",
+    ),
+    (("",), "the store {name} failed ({line}): check its database, or name another store with --store"),
+)
 # Option of a transaction that will write. SQLite then takes its lock at the beginning, where it waits for it; a
 # transaction that writes after reading would fail at once.
 WRITE = {"normtune_write": True}
@@ -38,22 +62,25 @@ def connect(url: str, create: bool) -> sa.Engine:
 
     Raises:
         UsageError: the URL is of another database, or its folder does not exist.
-        NormtuneError: it is damaged, cannot be opened or written, or is of a newer normtune.
+        NormtuneError: it is damaged, cannot be opened or written, or is of another schema.
     """
     parsed = parse(url)
-    path = sqlite_path(parsed)
+    path, name = sqlite_path(parsed), display_name(parsed)
+    options: dict[str, Any] = {}
     if path is not None:
         if create and parsed.query:
             raise UsageError(
-                f"the store {display_name(parsed)} has to be written, but its URL says mode=ro: leave that out, or "
-                "name another store"
+                f"the store {name} has to be written, but its URL says mode=ro: leave that out, or name another store"
             )
         _check_path(path, parsed, create)
-    name = display_name(parsed)
+        if create:
+            options = {"connect_args": {"timeout": BUSY_SECONDS}}
+        else:
+            options = {"creator": partial(_opened_to_read, path.absolute())}
+    elif "connect_timeout" not in parsed.query:
+        options = {"connect_args": {"connect_timeout": max(2, int(BUSY_SECONDS))}}
     try:
-        engine = sa.create_engine(
-            parsed.set(query={}) if path else parsed, **_engine_options(parsed, path if not create else None)
-        )
+        engine = sa.create_engine(parsed.set(query={}) if path else parsed, **options)
     except ImportError as error:  # psycopg without a libpq raises no ModuleNotFoundError
         reason = f"the module {error.name} is missing" if error.name else str(error).splitlines()[0]
         raise NormtuneError(f"cannot open {name}: {reason}; `pip install 'psycopg[binary]'` installs it") from None
@@ -76,16 +103,14 @@ def connect(url: str, create: bool) -> sa.Engine:
 @contextmanager
 def translated(url: URL) -> Iterator[None]:
     """Turn a failure of the database into an error of one line: a `UsageError` for a file that is no database."""
+    name = display_name(url)
     try:
         yield
-    except sa.exc.DBAPIError as error:
-        text = str(error.orig)
-        kind = UsageError if "not a database" in text else NormtuneError
-        raise kind(_explain(display_name(url), text)) from None
     except sa.exc.SQLAlchemyError as error:
-        raise NormtuneError(_explain(display_name(url), str(error))) from None
+        text = str(error.orig if isinstance(error, sa.exc.DBAPIError) else error)
+        raise (UsageError if "not a database" in text else NormtuneError)(_explanation(name, text)) from None
     except UnicodeDecodeError as error:
-        raise NormtuneError(damaged(display_name(url), str(error))) from None
+        raise NormtuneError(_DAMAGED.format(name=name, line=error)) from None
 
 
 @contextmanager
@@ -95,39 +120,14 @@ def readable(url: URL) -> Iterator[None]:
         yield
     except (ValueError, LookupError, TypeError, RecursionError, OverflowError) as error:
         reason = str(error)[:200] if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        raise NormtuneError(damaged(display_name(url), reason)) from None
+        raise NormtuneError(_DAMAGED.format(name=display_name(url), line=reason)) from None
 
 
-def damaged(name: str, reason: str) -> str:
-    """Message about a store with content that normtune did not write."""
-    return f"the store {name} is damaged ({reason}): restore a copy, or sweep into another with --store"
-
-
-def _explain(name: str, text: str) -> str:
+def _explanation(name: str, text: str) -> str:
     """One line about a failure of which the database says `text`."""
-    line = text.strip().splitlines()[0] if text.strip() else "unknown failure"
-    if "not a database" in line:
-        return f"{name} is not a SQLite database: name another file with --store"
-    if "malformed" in line or "no such" in line or "decode" in line:
-        return damaged(name, line)
-    if "permission denied" in line or "read-only transaction" in line:
-        return (
-            f"the store {name} cannot be used ({line}): to write to it, grant this role SELECT, INSERT and UPDATE on "
-            "its tables and USAGE on their sequences, or name another store with --store"
-        )
-    if "readonly" in line or "unable to open" in line:
-        return (
-            f"the store {name} cannot be opened for writing ({line}): SQLite needs write permission on the file and "
-            "its folder; change it, or copy it with the files beside it elsewhere and name the copy with --store"
-        )
-    if "is full" in line or "disk I/O" in line:
-        return (
-            f"the store {name} cannot be used ({line}): the disk is full or failing, and even reading may need 32 KB; "
-            "what was stored before is kept, free some space and run the same command again"
-        )
-    if "locked" in line or "lock timeout" in line:
-        return f"the store {name} is locked by another process for over {BUSY_SECONDS:g} s: try again when it is done"
-    return f"the store {name} failed ({line}): check its database, or name another store with --store"
+    line = (text.strip().splitlines() or ["unknown failure"])[0]
+    message = next(message for words, message in _MESSAGES if any(word in line for word in words))
+    return message.format(name=name, line=line, seconds=BUSY_SECONDS)
 
 
 def _check_path(path: Path, url: URL, create: bool) -> None:
@@ -152,17 +152,6 @@ def _check_path(path: Path, url: URL, create: bool) -> None:
         raise NormtuneError(
             f"the store {name} cannot be examined ({error.strerror or error}): name another with --store"
         ) from None
-
-
-def _engine_options(url: URL, read_only: Path | None) -> dict[str, Any]:
-    """Options of the engine; `read_only` is the file of a SQLite store that is only read, None for others."""
-    if url.get_backend_name() != "sqlite":
-        return {
-            "connect_args": {} if "connect_timeout" in url.query else {"connect_timeout": max(2, int(BUSY_SECONDS))}
-        }
-    if read_only is not None:
-        return {"creator": lambda: _opened_to_read(read_only.absolute())}
-    return {"connect_args": {"timeout": BUSY_SECONDS}}
 
 
 def _opened_to_read(path: Path) -> sqlite3.Connection:
@@ -207,52 +196,50 @@ def _on_begin(connection: sa.Connection) -> None:
 
 def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
     """Check that the database is a store before anything is written, and create missing tables."""
+    is_sqlite = engine.dialect.name == "sqlite"
     with engine.connect() as connection:
-        has_tables = _is_store(connection, name)
-    if not create:
-        if not has_tables:
-            raise UsageError(f"the store {name} is empty: run `normtune sweep{store_option(engine.url)}` first")
-        return
-    if engine.dialect.name == "sqlite":
-        with engine.connect() as connection:
-            triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger' LIMIT 1"
-            trigger = connection.exec_driver_sql(triggers).scalar()
-        if trigger is not None:  # code of others, which may run for ever
+        is_store = _is_store(connection, name)
+        if not create:
+            if not is_store:
+                raise UsageError(f"the store {name} is empty: run `normtune sweep{store_option(engine.url)}` first")
+            return
+        if is_sqlite and (trigger := _name_in(connection, "type = 'trigger'")):  # code of others may run for ever
             export = f"`normtune data export --regime all --out FILE.parquet{store_option(engine.url)}`"
             raise NormtuneError(
-                f"the store {name} has a trigger, {str(trigger)[:40]!r}, which normtune never creates: {export} writes "
-                "a file, which another store merges"
+                f"the store {name} has a trigger, {trigger[:40]!r}, which normtune never creates: {export} writes a "
+                "file, which another store merges"
             )
+    if is_sqlite:
         with engine.connect() as connection:
             # Outside of a transaction, and after the checks, because it changes the file.
             driver: Any = connection.connection.driver_connection
             driver.execute("PRAGMA journal_mode = WAL")
     with engine.connect().execution_options(**WRITE) as connection, connection.begin():
-        if engine.dialect.name == "postgresql":
-            # One after another, or two that create or convert the tables at once would fail.
+        if not is_sqlite:
+            # One after another, or two that create the tables at once would fail.
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_PREPARING)))
         # Takes the lock even if the tables exist, so that a store that cannot be written fails before any work.
         if not _is_store(connection, name):
             schema.metadata.create_all(connection)
             connection.execute(schema.schema.insert().values(version=schema.SCHEMA_VERSION))
-        elif (version := stored_version(connection)) < schema.SCHEMA_VERSION:
-            with readable(engine.url):
-                convert(connection, version)
-            connection.execute(schema.schema.update().values(version=schema.SCHEMA_VERSION))
-        if engine.dialect.name == "postgresql":
+        if not is_sqlite:
             _try_to_write(connection)
+
+
+def _name_in(connection: sa.Connection, condition: str) -> str:
+    """Name of one of the things in an SQLite file of which this is true; empty if there is none."""
+    return str(connection.exec_driver_sql(f"SELECT max(name) FROM sqlite_master WHERE {condition}").scalar() or "")
 
 
 def _check_computed(connection: sa.Connection, name: str) -> None:
     """Refuse a file with virtual tables or generated columns: 64 KB of these may claim gigabytes."""
-    virtual = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage = 0 LIMIT 1"
-    computed = connection.exec_driver_sql(virtual).scalar()
+    computed = _name_in(connection, "type = 'table' AND rootpage = 0")
     for table in schema.metadata.tables:
         columns = connection.exec_driver_sql(f'PRAGMA table_xinfo("{table}")').mappings()
-        computed = computed or next((f"{table}.{column['name']}" for column in columns if column["hidden"]), None)
-    if computed is not None:
+        computed = computed or next((f"{table}.{column['name']}" for column in columns if column["hidden"]), "")
+    if computed:
         raise NormtuneError(
-            f"the store {name} computes {str(computed)[:80]!r} instead of storing it, which normtune never does: name "
+            f"the store {name} computes {computed[:80]!r} instead of storing it, which normtune never does: name "
             "another store with --store"
         )
 
@@ -274,14 +261,13 @@ def _is_store(connection: sa.Connection, name: str) -> bool:
     if connection.dialect.name == "sqlite":
         _check_computed(connection, name)
     if schema.schema.name in tables:
-        version = stored_version(connection)
-        if version > schema.SCHEMA_VERSION:
+        version = connection.execute(sa.select(sa.func.max(schema.schema.c.version))).scalar() or 0
+        if version != schema.SCHEMA_VERSION:
             raise NormtuneError(
-                f"the store {name} has schema {version}, this normtune knows {schema.SCHEMA_VERSION}: update normtune"
+                f"the store {name} has schema {version}, this normtune knows {schema.SCHEMA_VERSION}: update normtune, "
+                "or name another store with --store"
             )
-        newer = {schema.fingerprint.name} if version < schema.SCHEMA_VERSION else set()
-        missing = sorted(set(schema.metadata.tables) - tables - newer)
-        if version < 1 or missing:
+        if missing := sorted(set(schema.metadata.tables) - tables):
             raise NormtuneError(f"the store {name} is damaged (schema {version}, tables missing: {missing})")
         return True
     # Any table makes a SQLite file another program's; in a PostgreSQL database, which is shared, only our names do.

@@ -1,12 +1,12 @@
-"""Read a store: runs, measurements that agree with their checksums, and counts, for which no sample is read.
+"""Read a store: runs, measurements, the state of each config, and counts, for which no sample is read.
 
-In: a connection in a transaction. Out: runs, rows, the state of each config (`coverage`), counts.
+In: a connection in a transaction. Out: runs, rows, `Coverage`, counts.
 """
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,35 +15,26 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
 from normtune.results.database import schema
-from normtune.results.database.rows import (
-    CODE_FIELDS,
-    PROBLEM_FIELDS,
-    Row,
-    checksum,
-    first_round,
-    implied,
-    problem_text,
-)
+from normtune.results.database.rows import PROBLEM_FIELDS, Row
 from normtune.results.records import DECISIVE, Counted, Coverage, Run, TimedCode
 from normtune.results.runs import current, drops, from_plain
 
-# What is in a checksum after run, problem and config.
-_TOLD = ("fingerprint_id", "revision", "status", "reason", "median", "first_round")
-_TOLD_BEFORE_4 = ("fingerprint", "status", "reason", "median", "low", "high")
-_AT_ONCE = 20_000
-# Number of problems with damaged measurements that a message names.
-_NAMED = 3
-
-
-def stored_version(connection: sa.Connection) -> int:
-    """Schema version of a store; 0 if it has none."""
-    return connection.execute(sa.select(sa.func.max(schema.schema.c.version))).scalar() or 0
-
-
-def measurements_of(connection: sa.Connection) -> Any:
-    """The table of measurements, or what is like it in a store of an older version."""
-    version = stored_version(connection)
-    return schema.measurement if version == schema.SCHEMA_VERSION else schema.measurements_before_4(version)
+_OF_RUN = ("device", "software", "protocol")
+_OWN = schema.measurement.c
+_CONTENT = ("revision", "status", "reason", "median", "samples", "rounds", "launch", "code", "machine_code")
+# What a measurement refers to may be lost.
+_MEASUREMENTS = (
+    sa.select(
+        _OWN.run_id,
+        *(schema.problem.c[name] for name in PROBLEM_FIELDS),
+        schema.config.c.config,
+        _OWN.first_round,
+        schema.fingerprint.c.fingerprint,
+        *(_OWN[name] for name in (*_CONTENT, "id", "checksum")),
+    )
+    .select_from(schema.measurement.outerjoin(schema.problem).outerjoin(schema.config).outerjoin(schema.fingerprint))
+    .order_by(_OWN.id)
+)
 
 
 def stored_runs(connection: sa.Connection) -> list[tuple[int, Run]]:
@@ -52,14 +43,11 @@ def stored_runs(connection: sa.Connection) -> list[tuple[int, Run]]:
     Raises:
         ValueError: a row is not a valid run.
     """
-    columns = schema.run.c
-    texts = columns.device, columns.software, columns.protocol
+    columns = schema.run.c["id", "run", "started", *_OF_RUN]
     runs = []
-    for number, run, started, *values in connection.execute(
-        sa.select(columns.id, columns.run, columns.started, *texts)
-    ):
-        fields = zip((column.name for column in texts), map(json.loads, values), strict=True)
-        runs.append((number, from_plain({"id": run, "started": started, **dict(fields)})))
+    for number, run, started, *texts in connection.execute(sa.select(*columns)):
+        fields = dict(zip(_OF_RUN, map(json.loads, texts), strict=True))
+        runs.append((number, from_plain({"id": run, "started": started, **fields})))
     total = sum(drops(run.protocol) for _, run in runs)
     return sorted(
         ((number, current(run, total)) for number, run in runs), key=lambda pair: (pair[1].started, pair[1].id)
@@ -80,80 +68,21 @@ def wanted_runs(
     }
 
 
-class Reader:
-    """Reads the measurements of a store of any version.
-
-    Args:
-        connection: in a transaction.
-        table: of the measurements; None for that of the store.
-
-    Attributes:
-        damaged: number of damaged measurements that `undamaged` left out, by the text of their problem.
-    """
-
-    def __init__(self, connection: sa.Connection, table: Any = None) -> None:
-        self._connection = connection
-        self._table = measurements_of(connection) if table is None else table
-        self._problems = stored_values(connection, schema.problem, PROBLEM_FIELDS)
-        self._configs = stored_values(connection, schema.config)
-        is_older = self._table is not schema.measurement
-        self._fingerprints = None if is_older else stored_values(connection, schema.fingerprint)
-        self.damaged: Counter[str] = Counter()
-
-    def rows(self, runs: Mapping[int, Run]) -> Iterator[Row]:
-        """All measurements of runs, by start of the run, and in the order in which they were stored."""
-        table = self._table.c
-        told = _TOLD_BEFORE_4 if self._fingerprints is None else _TOLD
-        names = ("run_id", "problem_id", "config_id", *told, "samples", "rounds", "checksum", *CODE_FIELDS, "id")
-        statement = sa.select(*(table[name] for name in names)).order_by(table.id)
-        by_start = sorted(runs, key=lambda number: runs[number].started)
-        for _, group in groupby(by_start, lambda number: runs[number].started):
-            for run, *values in self._connection.execute(statement.where(table.run_id.in_([*group]))):
-                yield self._row(runs[run].id, *values)
-
-    def undamaged(self, runs: Mapping[int, Run]) -> Iterator[Row]:
-        """The rows of `rows` that are not damaged."""
-        for row in self.rows(runs):
-            if row.is_whole is False:
-                self.damaged[problem_text(row.problem)] += 1
-            else:
-                yield row
-
-    def _row(self, run: str, problem_number: int, config_number: int, *values: Any) -> Row:
-        fingerprint, *told, samples, rounds, stored, launch, code, machine, number = values
-        problem, config = self._problems.get(problem_number, ()), self._configs.get(config_number, "")
-        if self._fingerprints is not None:
-            fingerprint = self._fingerprints.get(fingerprint, "")
-        is_whole = None
-        if stored is not None or not (problem and config and fingerprint):
-            try:
-                is_whole = stored == checksum((run, problem_text(problem), config, fingerprint, *told), rounds, samples)
-            except (TypeError, UnicodeError):
-                is_whole = False
-        if self._fingerprints is not None:
-            revision, status, reason, median, first = told
-        else:  # a damaged one has lost its first round: it gets one that no other has
-            revision, (status, reason, median, *_) = 0, told
-            first = -1 - number if is_whole is False else first_round(rounds)
-            rounds = rounds if is_whole is False else implied(first, len(samples) // 4, rounds)
-        content = revision, status, reason, median, samples, rounds, launch, code, machine
-        return Row(run, problem, config, first, fingerprint, *content, number, is_whole)
-
-
-def batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    """The rows, some thousands at once."""
-    return iter(lambda: list(islice(rows, _AT_ONCE)), [])
-
-
-def stored_values(connection: sa.Connection, table: sa.Table, fields: Sequence[str] = ()) -> dict[int, Any]:
-    """The values of a table by the numbers of its rows: tuples of these fields, or the texts of a table of texts."""
-    columns = [table.c[name] for name in fields or (table.name,)]
-    found = connection.execute(sa.select(table.c.id, *columns))
-    return {number: tuple(values) if fields else values[0] for number, *values in found}
+def stored_rows(connection: sa.Connection, runs: Mapping[int, Run]) -> Iterator[Row]:
+    """All measurements of runs, damaged ones too, by start of the run, and in the order in which they were stored."""
+    share = dict[Any, Any]().setdefault  # equal values are one object
+    by_start = sorted(runs, key=lambda number: runs[number].started)
+    for _, group in groupby(by_start, lambda number: runs[number].started):
+        for run, operator, rows, hidden, dtype, variant, config, first, fingerprint, *content in connection.execute(
+            _MEASUREMENTS.where(_OWN.run_id.in_([*group]))
+        ):
+            problem = operator, rows, hidden, dtype, variant
+            places = share(problem, problem), share(config, config)
+            yield Row(runs[run].id, *places, first, share(fingerprint, fingerprint), *content)
 
 
 def coverage(rows: Iterable[Row], runs: Iterable[Run]) -> dict[tuple[Problem, Config], Coverage]:
-    """State of each config on each problem, of the rows of these runs, in the order of `Reader`."""
+    """State of each config on each problem, of the rows of these runs, in the order of `stored_rows`."""
     newest: dict[tuple[Any, ...], str] = {}
     # Of the row that decides by problem, config and fingerprint: status, code, run; and samples and median of all.
     states: dict[tuple[Any, ...], tuple[str, TimedCode | None, str, int, int | None]] = {}
@@ -182,15 +111,14 @@ def counts(connection: sa.Connection, runs: Mapping[int, Run]) -> list[Counted]:
     Raises:
         KeyError: a problem is not stored.
     """
-    table = schema.measurement
-    stored = stored_values(connection, schema.problem, PROBLEM_FIELDS)
-    problems = {number: Problem.of(*values) for number, values in stored.items()}
-    place = table.c.run_id, table.c.problem_id
+    fields = connection.execute(sa.select(*schema.problem.c["id", *PROBLEM_FIELDS]))
+    problems = {number: Problem.of(*values) for number, *values in fields}
+    place = _OWN.run_id, _OWN.problem_id
     # In two statements, each answered by an index; with the status in one, every measurement would be read.
-    failures = sa.select(*place, table.c.status, sa.func.count()).where(table.c.status != "ok")
+    failures = sa.select(*place, _OWN.status, sa.func.count()).where(_OWN.status != "ok").group_by(*place, _OWN.status)
     every = sa.select(*place, sa.func.count()).group_by(*place)
     found, failed = [], Counter[tuple[int, int]]()
-    for run, problem, status, count in connection.execute(failures.group_by(*place, table.c.status)):
+    for run, problem, status, count in connection.execute(failures):
         failed[run, problem] += count
         if run in runs:
             found.append(Counted(runs[run], problems[problem], status, count))
@@ -202,20 +130,6 @@ def counts(connection: sa.Connection, runs: Mapping[int, Run]) -> list[Counted]:
 
 def counts_by_kernels(connection: sa.Connection) -> Iterable[Any]:
     """Number of measurements by number of the run, operator and fingerprint; damaged ones included."""
-    table = measurements_of(connection)
-    joined = table.join(schema.problem, schema.problem.c.id == table.c.problem_id)
-    fingerprint = table.c.get("fingerprint")
-    if fingerprint is None:
-        fingerprint = schema.fingerprint.c.fingerprint
-        joined = joined.join(schema.fingerprint, schema.fingerprint.c.id == table.c.fingerprint_id)
-    columns = table.c.run_id, schema.problem.c.operator, fingerprint
+    columns = _OWN.run_id, schema.problem.c.operator, schema.fingerprint.c.fingerprint
+    joined = schema.measurement.join(schema.problem).join(schema.fingerprint)
     return connection.execute(sa.select(*columns, sa.func.count()).select_from(joined).group_by(*columns))
-
-
-def damage_line(name: str, damaged: Mapping[str, int]) -> str:
-    """Message about the damaged measurements of a store; empty if there are none."""
-    problems = sorted(damaged)
-    named = ", ".join(f"{problem} ({damaged[problem]})" for problem in problems[:_NAMED])
-    more = f" and of {len(problems) - _NAMED} more problems" if len(problems) > _NAMED else ""
-    count = sum(damaged.values())
-    return f"the store {name} has {count} damaged measurement{'s' * (count != 1)}, left out here: {named}{more}"

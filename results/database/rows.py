@@ -1,13 +1,12 @@
 """A measurement as a row of a store, made from the columns of measurements, and converted to them again.
 
-In: the columns of `Evidence.frame`. Out: `Row`s with their checksums, and columns. `reading` and `writing` take rows
-from a database and put them there.
+In: the columns of `Evidence.frame`. Out: `Row`s and columns. `reading` and `writing` take rows from a database and put
+them there.
 """
 
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,18 +17,15 @@ from normtune.results.records import TimedCode
 
 # Those of `Problem.columns`.
 PROBLEM_FIELDS = ("operator", "rows", "hidden", "dtype", "variant")
-# Those of `records.TimedCode`.
-CODE_FIELDS = ("launch", "code", "machine_code")
 
 
 class Row(NamedTuple):
     """A measurement as `schema.measurement` has it, with the values of other tables in place of their numbers.
 
     Attributes:
-        problem: its `PROBLEM_FIELDS`; empty if they are lost.
-        config, fingerprint: as text; empty if they are lost.
+        problem: its `PROBLEM_FIELDS`. They are None if they are lost, as config and fingerprint are.
         number: of the row, in the order stored.
-        is_whole: False for a damaged row, None for one that was stored without a checksum.
+        checksum: as it is stored.
     """
 
     run: str
@@ -47,7 +43,7 @@ class Row(NamedTuple):
     code: bytes | None
     machine_code: bytes | None
     number: int = 0
-    is_whole: bool | None = True
+    checksum: int | None = None
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -55,26 +51,60 @@ class Row(NamedTuple):
         return self.run, self.problem, self.config, self.first
 
     @property
+    def rank(self) -> tuple[Any, ...]:
+        """The order of two rows of one measurement: the greater, which was changed more often, is kept."""
+        digests = (digest or b"" for digest in (self.launch, self.code, self.machine_code))
+        return self.revision, self.fingerprint, self.status, self.reason, self.rounds, self.samples, *digests
+
+    @property
+    def place(self) -> str:
+        """The fields of its problem as one text."""
+        return _place(self.problem)
+
+    @property
     def timed_code(self) -> TimedCode | None:
         """The launched code, if it is known."""
         return TimedCode(self.launch, self.code or b"", self.machine_code or b"") if self.launch else None
+
+    @property
+    def crc(self) -> int:
+        """CRC-32 of all but the code; -1 where damage changed the type of a value."""
+        text = (
+            f"{self.run}\0{self.place}\0{self.config}\0{self.fingerprint}\0{self.revision}\0{self.status}\0"
+            f"{self.reason}\0{self.median}\0{self.first}"
+        )
+        try:
+            start = zlib.crc32(text.encode("utf-8", "surrogateescape"))
+            return zlib.crc32(self.samples, zlib.crc32(self.rounds, start))
+        except (TypeError, UnicodeError):
+            return -1
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether it is not what was stored."""
+        return self.checksum != self.crc
+
+
+@lru_cache(maxsize=1 << 16)
+def _place(problem: tuple[Any, ...]) -> str:
+    return "an unknown problem" if None in problem else " ".join(map(str, problem))
 
 
 def rows_of(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
     """The rows of measurements in the columns of `Evidence.frame`."""
     problems = zip(*(columns[name] for name in PROBLEM_FIELDS), strict=True)
     names = ("run", "config", "fingerprint", "status", "reason", "samples", "rounds", "code")
-    firsts = first_rounds(columns["rounds"])
     rows = []
     for problem, first, run, config, fingerprint, status, reason, samples, rounds, code in zip(
-        problems, firsts, *(columns[name] for name in names), strict=True
+        problems, first_rounds(columns["rounds"]), *(columns[name] for name in names), strict=True
     ):
         times = sorted(samples.tolist())
         median = (times[(len(times) - 1) // 2] + times[len(times) // 2]) // 2 if times else None
-        blobs = bytes_of(samples), implied(first, len(times), bytes_of(rounds))
-        launch, digest, machine = code or (b"", b"", b"")
-        digests = launch or None, digest or None, machine or None
-        rows.append(Row(run, problem, config, first, fingerprint, 0, status, reason, median, *blobs, *digests))
+        numbers = _bytes_of(rounds)
+        gaps = b"" if numbers == _consecutive(first, len(times)) else numbers
+        digests = (digest or None for digest in code or (None, None, None))
+        content = 0, status, reason, median, _bytes_of(samples), gaps, *digests
+        rows.append(Row(run, problem, config, first, fingerprint, *content))
     return rows
 
 
@@ -82,74 +112,31 @@ def columns_of_rows(rows: Sequence[Row]) -> dict[str, Any]:
     """The columns of rows.
 
     Raises:
-        ValueError: samples or rounds are no whole number of int32, or the fields of a problem are lost.
+        ValueError: samples or rounds are no whole number of int32.
     """
-    cells = dict(zip(Row._fields, zip(*rows, strict=True) if rows else repeat(()), strict=False))
-    rounds = [row.rounds or consecutive(row.first, len(row.samples) // 4) for row in rows]
-    problems = zip(*cells["problem"], strict=True) if rows else repeat(())
+    rounds = [row.rounds or _consecutive(row.first, len(row.samples) // 4) for row in rows]
     return {
-        **dict(zip(PROBLEM_FIELDS, problems, strict=False)),
-        **{name: cells[name] for name in ("config", "run", "fingerprint", "status", "reason")},
-        "rounds": arrays_of(rounds),
-        "samples": arrays_of(cells["samples"]),
+        **{name: [row.problem[place] for row in rows] for place, name in enumerate(PROBLEM_FIELDS)},
+        **{name: [getattr(row, name) for row in rows] for name in ("config", "run", "fingerprint", "status", "reason")},
+        "rounds": _arrays_of(rounds),
+        "samples": _arrays_of([row.samples for row in rows]),
         "code": [row.timed_code for row in rows],
     }
 
 
-def checksum(told: Sequence[Any], rounds: bytes, samples: bytes) -> int:
-    """CRC-32 of a measurement with its run and problem.
-
-    Args:
-        told: id of the run, text of the problem, config, fingerprint, revision, status, reason, median, first round.
-        rounds: as stored.
-        samples: as stored.
-
-    Raises:
-        TypeError: damage changed the type of a value.
-    """
-    text = "\0".join(map(str, told))
-    return zlib.crc32(samples, zlib.crc32(rounds, zlib.crc32(text.encode("utf-8", "surrogateescape"))))
-
-
-def checksum_of(row: Row) -> int:
-    """The checksum of a row."""
-    told = row.fingerprint, row.revision, row.status, row.reason, row.median, row.first
-    return checksum((row.run, problem_text(row.problem), row.config, *told), row.rounds, row.samples)
-
-
-@lru_cache(maxsize=1 << 16)
-def problem_text(values: tuple[Any, ...]) -> str:
-    """The fields of a problem as one text."""
-    return " ".join(map(str, values)) or "an unknown problem"
-
-
-def first_round(rounds: bytes) -> int:
-    """First of some rounds; -1 for a failure, which has none."""
-    return int.from_bytes(rounds[:4], "little", signed=True) if rounds else -1
-
-
-def implied(first: int, count: int, rounds: bytes) -> bytes:
-    """Rounds as they are stored: none where they follow one another."""
-    return b"" if rounds == consecutive(first, count) else rounds
-
-
 @lru_cache(maxsize=4096)
-def consecutive(first: int, count: int) -> bytes:
-    """So many rounds that follow one another."""
-    return bytes_of(np.arange(first, first + count))
+def _consecutive(first: int, count: int) -> bytes:
+    """So many rounds that follow one another, which a store does not have."""
+    return _bytes_of(np.arange(first, first + count))
 
 
-def bytes_of(array: NDArray[Any]) -> bytes:
+def _bytes_of(array: NDArray[Any]) -> bytes:
     """Numbers as little-endian int32."""
     return array.astype("<i4", copy=False).tobytes()
 
 
-def arrays_of(blobs: Sequence[bytes]) -> list[NDArray[np.int32]]:
-    """The inverse of `bytes_of`, as read-only views of one buffer.
-
-    Raises:
-        ValueError: a blob is not a whole number of int32.
-    """
+def _arrays_of(blobs: Sequence[bytes]) -> list[NDArray[np.int32]]:
+    """The inverse of `_bytes_of`, as read-only views of one buffer."""
     lengths = np.fromiter(map(len, blobs), np.int64, len(blobs))
     if (lengths % 4).any():
         raise ValueError("samples are cut off")

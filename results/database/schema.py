@@ -1,4 +1,4 @@
-"""The tables of a store, and the measurements of stores of older versions.
+"""The tables of a store.
 
 Out: the SQLAlchemy tables and the version of the schema. `connect` makes them; `records` defines the values.
 """
@@ -8,9 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, ForeignKey, Integer, LargeBinary, SmallInteger, Table, Text
 
-# To be raised with every change of a table. Stores of a greater version are refused. Version 4 stores each fingerprint
-# once, rounds only where they have gaps, and identifies a measurement by numbers in place of a hash: 168 bytes for one
-# of 16 samples in SQLite, its indexes included.
+# To be raised with every change of a table. Stores of another version are refused. A measurement of 16 samples takes
+# 168 bytes in SQLite, its indexes included.
 SCHEMA_VERSION = 4
 
 metadata = sa.MetaData()
@@ -66,7 +65,7 @@ measurement = Table(
     Column("median", Integer),  # ns; null where there are no samples
     Column("samples", LargeBinary, nullable=False),  # little-endian int32, ns
     Column("rounds", LargeBinary, nullable=False),  # as samples, one for each; empty where they follow one another
-    Column("checksum", BigInteger),  # see rows.checksum; null where a store of version 1 was
+    Column("checksum", BigInteger),  # see rows.checksum
     # See records.TimedCode; null where it is not known, as for imported measurements. Not in the checksum: if they are
     # damaged, at most a measurement is repeated.
     Column("launch", LargeBinary),
@@ -84,20 +83,3 @@ def _index_failures(_: Any, connection: sa.Connection, **__: Any) -> None:
     connection.exec_driver_sql(
         "CREATE INDEX measurement_failed ON measurement (run_id, problem_id, status) WHERE status != 'ok'"
     )
-
-
-# Before version 4 a measurement had its fingerprint and rounds in full, an interval of the median, and a hash of what
-# identifies it; version 1 had no checksum, version 2 no digests of the timed code.
-_ADDED = {"checksum": 2, "launch": 3, "code": 3, "machine_code": 3}
-_BEFORE_4 = (
-    *("id", "run_id", "problem_id", "config_id", "fingerprint", "status", "reason", "median", "low", "high"),
-    *("rounds", "samples", *_ADDED),
-)
-
-
-def measurements_before_4(version: int, name: str = measurement.name) -> Any:
-    """The measurements of an older version, in a table of this name; what it did not have is null."""
-    columns: list[Any] = [
-        sa.column(column) if version >= _ADDED.get(column, 1) else sa.null().label(column) for column in _BEFORE_4
-    ]
-    return sa.select(*columns).select_from(sa.table(name)).subquery()

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -24,19 +25,33 @@ from normtune.kernels.problem import Problem
 from normtune.results.columns import COLUMNS, columns_of
 from normtune.results.database import reading, writing
 from normtune.results.database.connect import WRITE, FileIdentity, connect, readable, translated
-from normtune.results.database.reading import Reader, stored_runs, wanted_runs
+from normtune.results.database.reading import stored_rows, stored_runs, wanted_runs
 from normtune.results.database.rows import Row, columns_of_rows, rows_of
 from normtune.results.database.sweep_lock import locked
 from normtune.results.database.url import DEFAULT_STORE, display_name, resolve_url, sqlite_path, store_option
 from normtune.results.records import Counted, Coverage, Device, Measurement, Run, Tally
 from normtune.results.regimes import COLD
-from normtune.results.runs import DROPPED, DROPS, ahead, anonymous, check_joining, drops, without_store
-from normtune.results.validate import check_columns
+from normtune.results.runs import (
+    DROPPED,
+    DROPS,
+    MEASURER,
+    ahead,
+    anonymous,
+    check_joining,
+    drops,
+    marked,
+    without_store,
+)
+from normtune.results.validate import check_columns, check_runs
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
 __all__ = ["DEFAULT_STORE", "Coverage", "Store", "Tally", "resolve_url"]
+# Number of problems with damaged measurements that a message names.
+_NAMED = 3
+# Number of measurements that a merge reads at once.
+_AT_ONCE = 20_000
 
 
 class Store:
@@ -50,8 +65,7 @@ class Store:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._file = FileIdentity(sqlite_path(engine.url))
-        self.damaged: Mapping[str, int] = {}
-        self._numbers = writing.Numbers({}, {}, {}, {})
+        self.damaged: Counter[str] = Counter()
 
     @classmethod
     @checked
@@ -100,7 +114,14 @@ class Store:
     @property
     def damage(self) -> str:
         """Line about measurements left out as damaged; empty if none were."""
-        return reading.damage_line(self.name, self.damaged) if self.damaged else ""
+        if not self.damaged:
+            return ""
+        problems, count = sorted(self.damaged), self.damaged.total()
+        named = ", ".join(f"{problem} ({self.damaged[problem]})" for problem in problems[:_NAMED])
+        more = f" and of {len(problems) - _NAMED} more problems" if len(problems) > _NAMED else ""
+        return (
+            f"the store {self.name} has {count} damaged measurement{'s' * (count != 1)}, left out here: {named}{more}"
+        )
 
     def begin_run(self, run: Run) -> None:
         """Store a run, before its measurements; a stored run is not changed.
@@ -120,7 +141,12 @@ class Store:
             NormtuneError: the database failed.
         """
         with self._writing() as connection:
-            writing.set_protocol(connection, run)
+            stored = {other.id: other.protocol for _, other in stored_runs(connection)}
+            if run.id not in stored:
+                raise ValueError(f"run {run.id!r} is not known: begin_run comes first")
+            kept = {name: value for name, value in stored[run.id].items() if name in (DROPPED, DROPS, MEASURER)}
+            protocol = marked(run.protocol | kept, sum(map(drops, stored.values())))
+            writing.write_protocol(connection, run._replace(protocol=protocol))
 
     def drop(self, run: str, *, undo: bool = False) -> Run:
         """Set a run aside, as `normtune data drop` does: its measurements are kept, but not used.
@@ -181,7 +207,7 @@ class Store:
         columns = columns_of(measurements)
         check_columns(columns)
         with self._writing() as connection:
-            writing.add(connection, rows_of(columns), self._numbers)
+            writing.add(connection, rows_of(columns))
 
     def set_fingerprints(self, device: Device, fingerprints: Mapping[tuple[Problem, Config], tuple[str, str]]) -> None:
         """Change the fingerprints of measurements on devices of this kind, all or none.
@@ -193,10 +219,14 @@ class Store:
         """
         if not fingerprints:
             return
+        texts = {(problem.columns, config.to_json()): new for (problem, config), new in fingerprints.items()}
         with self._writing() as connection:
-            runs = wanted_runs(connection, device.kind)
-            texts = {(problem.columns, config.to_json()): new for (problem, config), new in fingerprints.items()}
-            writing.set_fingerprints(connection, runs, texts, self._numbers)
+            changed = []
+            for row in stored_rows(connection, wanted_runs(connection, device.kind)):
+                old, new = texts.get((row.problem, row.config), ("", ""))
+                if row.fingerprint == old and not row.is_damaged:  # the checksum of a damaged one must stay wrong
+                    changed.append(row._replace(fingerprint=new, revision=row.revision + 1))
+            writing.replace(connection, changed)
 
     def merge(self, data: "Evidence | Store") -> int:
         """Store the runs and measurements that are not stored yet, all or none, as `normtune data merge` does.
@@ -212,14 +242,14 @@ class Store:
             Number of new measurements.
 
         Raises:
-            ValueError: a run of that id is stored with another device, software or start, or a run started after
-                tomorrow.
+            ValueError: a run of that id is stored with another device, software or start, a run started after
+                tomorrow, or its regime is unknown.
             NormtuneError: a database failed; nothing of this call is stored.
         """
         return self.joined(data)[1]
 
     def joined(self, data: "Evidence | Store") -> tuple[int, int]:
-        """As `merge`; the number of measurements in the data, and that of the new ones among them."""
+        """Merge data; returns the number of its measurements, and of the new ones among them."""
         parts: Iterator[tuple[list[Run], list[Row]]]
         if isinstance(data, Store):
             parts = data._parts()
@@ -230,28 +260,11 @@ class Store:
         with self._writing() as connection:
             names = {run.device.label for _, run in stored_runs(connection)}
             for runs, rows in parts:
+                check_runs(runs)
                 check_joining(runs, names)
                 writing.add_runs(connection, runs, joins=True)
-                count, added = count + len(rows), added + writing.merge(connection, rows, self._numbers)
+                count, added = count + len(rows), added + writing.merge(connection, rows)
         return count, added
-
-    def export(self, path: str | os.PathLike[str], *, regime: str | None = COLD) -> "Evidence":
-        """Write the measurements to a file, as `normtune data export` does.
-
-        Args:
-            path: of the file, `.parquet` (to import or to fit elsewhere) or `.csv` (a line per sample).
-            regime: only times measured `cold`, `warm` or `eager`; None for all.
-
-        Returns:
-            The written measurements.
-
-        Raises:
-            UsageError: the file has another ending or must not be overwritten, or there are no such measurements.
-            NormtuneError: the store cannot be read, or the file cannot be written.
-        """
-        from normtune.results.exchange.transfer import export_file
-
-        return export_file(lambda: self.load(regime=None), Path(path), regime).evidence
 
     def runs(self, *, dropped: bool = False) -> list[Run]:
         """All runs, by start and id, including those without measurements; with `dropped`, also those set aside."""
@@ -280,7 +293,7 @@ class Store:
         self._file.check()
         with self._reading() as connection:
             runs = {number: stored for number, stored in stored_runs(connection) if stored.id == run}
-            return sum(1 for _ in Reader(connection).undamaged(runs))
+            return sum(not row.is_damaged for row in stored_rows(connection, runs))
 
     def tally(self) -> list[Tally]:
         """Number of measurements by device, operator and fingerprint, except those of runs set aside.
@@ -317,7 +330,7 @@ class Store:
         """
         with self._reading() as connection:
             runs = self._measured(connection, device, regime)
-            return reading.coverage(self._reader(connection).undamaged(runs), runs.values())
+            return reading.coverage(self._whole(connection, runs), runs.values())
 
     def load(self, *, devices: Collection[str] | None = None, regime: str | None = COLD) -> "Evidence":
         """All measurements except those of runs set aside, 300,000 in a few seconds.
@@ -336,7 +349,7 @@ class Store:
 
         with self._reading() as connection:
             runs = wanted_runs(connection, devices=devices, regime=regime)
-            columns = columns_of_rows([*self._reader(connection).undamaged(runs)])
+            columns = columns_of_rows([*self._whole(connection, runs)])
             return Evidence.from_columns(columns, map(anonymous, runs.values()))
 
     def _parts(self) -> Iterator[tuple[list[Run], list[Row]]]:
@@ -344,7 +357,8 @@ class Store:
         with self._reading() as connection:
             runs = dict(stored_runs(connection))
             yield [anonymous(run) for run in runs.values()], []
-            for rows in reading.batches(self._reader(connection).undamaged(runs)):
+            whole = self._whole(connection, runs)
+            while rows := [*islice(whole, _AT_ONCE)]:
                 check_columns(columns_of_rows(rows))
                 yield [], rows
 
@@ -353,11 +367,14 @@ class Store:
         runs = wanted_runs(connection, device.kind, regime=regime)
         return {number: run for number, run in runs.items() if not run.is_unpaired}
 
-    def _reader(self, connection: sa.Connection) -> Reader:
-        """A reader whose damaged rows are those of the store."""
-        reader = Reader(connection)
-        self.damaged = reader.damaged
-        return reader
+    def _whole(self, connection: sa.Connection, runs: Mapping[int, Run]) -> Iterator[Row]:
+        """The rows of runs that are not damaged; `damaged` counts the others."""
+        self.damaged = Counter()
+        for row in stored_rows(connection, runs):
+            if row.is_damaged:
+                self.damaged[row.place] += 1
+            else:
+                yield row
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
@@ -370,14 +387,10 @@ class Store:
     def _writing(self) -> Iterator[sa.Connection]:
         """A transaction, committed at the end or rolled back; NormtuneError if the database or its file is at fault."""
         self._file.check()
-        try:
-            with (
-                translated(self._engine.url),
-                self._engine.connect().execution_options(**WRITE) as connection,
-                connection.begin(),
-            ):
-                yield connection
-        except BaseException:
-            self._numbers = writing.Numbers({}, {}, {}, {})  # rows that were rolled back have none
-            raise
+        with (
+            translated(self._engine.url),
+            self._engine.connect().execution_options(**WRITE) as connection,
+            connection.begin(),
+        ):
+            yield connection
         self._file.check()

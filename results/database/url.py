@@ -14,9 +14,7 @@ from sqlalchemy.engine import URL
 from normtune.errors import UsageError
 
 DEFAULT_STORE = "sqlite:///normtune.db"
-# The query of the URL of a SQLite store that must not be written.
-_READ_ONLY = {"mode": "ro"}
-_BACKENDS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
+_DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
 _FORMS = "expected sqlite:///FILE or postgresql://USER@HOST/DATABASE"
 # Texts that look like a connection to a database: libpq's form, or a URL with a part missing.
 _CONNECTION = re.compile(
@@ -24,7 +22,7 @@ _CONNECTION = re.compile(
     r"|(?:^|\s)(?:host|hostaddr|user|password|passfile|dbname|service)\s*=",
     re.IGNORECASE,
 )
-_SECRET = re.compile(r"([?&][^=&?]*pass(?:word|wd)?=)[^&]*", re.IGNORECASE)
+_SECRET = re.compile(r"(pass(?:word|wd)?=)[^&]*", re.IGNORECASE)
 
 
 def resolve_url(option: str | None) -> str:
@@ -59,24 +57,28 @@ def parse(url: str, source: str = "the store") -> URL:
     Raises:
         UsageError: it is no URL of a SQLite or PostgreSQL database.
     """
+    scheme, _, rest = url.partition("://")
+    place, _, query = url.partition("?")
+    # Of all but a file only the scheme is shown: the rest may be a password at any place.
+    shown = repr(place if scheme == "sqlite" and "@" not in rest else f"{scheme}://{'***' if rest else ''}")
     try:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
-        raise UsageError(f"{source} is {_shown(url)!r}: {_FORMS}") from None
+        raise UsageError(f"{source} is {'not shown' if ':' in scheme else shown}: {_FORMS}") from None
     backend = parsed.drivername.partition("+")[0]
-    if backend not in _BACKENDS:
+    if backend not in _DRIVERS:
         raise UsageError(f"{source} is a URL of {backend[:20]!r}: {_FORMS}")
     if backend == "postgresql" and url.count("@") > 1:  # the text after the first would count as the host, and be shown
-        raise UsageError(f"{source} is {_shown(url)!r}, with several @: write those of a name or password as %40")
+        raise UsageError(f"{source} is {shown}, with several @: write those of a name or password as %40")
     name = parsed.database or ""
     if backend == "sqlite" and (not name or name.startswith((":", "file:")) or not name.isprintable()):
-        raise UsageError(f"{source} is {_shown(url)!r}: a store is a file on disk, expected sqlite:///FILE")
-    if backend == "sqlite" and parsed.query not in ({}, _READ_ONLY):
-        options = _shown(url).partition("?")[2]
+        raise UsageError(f"{source} is {shown}: a store is a file on disk, expected sqlite:///FILE")
+    if backend == "sqlite" and parsed.query not in ({}, {"mode": "ro"}):
+        options = _SECRET.sub(r"\1***", query)
         raise UsageError(
-            f"{source} is {_shown(url)!r}: mode=ro, to read only, is the one option that a store takes, not {options!r}"
+            f"{source} is {shown}: mode=ro, to read only, is the one option that a store takes, not {options!r}"
         )
-    return parsed.set(drivername=_BACKENDS[backend])
+    return parsed.set(drivername=_DRIVERS[backend])
 
 
 def sqlite_path(url: URL) -> Path | None:
@@ -109,13 +111,3 @@ def _default() -> str:
         return _name(parse(resolve_url(None)))
     except UsageError:
         return ""
-
-
-def _shown(url: str) -> str:
-    """A URL that cannot be parsed, without parts that may be a name or a password."""
-    user, mark, place = url.rpartition("@")
-    scheme, slashes, name = user.partition("://")
-    hidden = f"{scheme}{slashes}***" if name else "***" * bool(user)
-    if not mark and url.partition("://")[2] and not url.startswith("sqlite"):  # the @ may be missing
-        return f"{url.partition('://')[0]}://***"
-    return _SECRET.sub(r"\1***", f"{hidden}{mark}{place}")

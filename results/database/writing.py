@@ -4,43 +4,25 @@ In: a connection in a transaction that writes. Out: rows of the tables.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
 from normtune.results.database import schema
-from normtune.results.database.reading import Reader, stored_runs
-from normtune.results.database.rows import PROBLEM_FIELDS, Row, checksum_of
+from normtune.results.database.reading import stored_rows, stored_runs
+from normtune.results.database.rows import PROBLEM_FIELDS, Row
 from normtune.results.records import Run
-from normtune.results.runs import DROPPED, DROPS, MEASURER, check_same, drops, joined_protocol, marked, plain, to_plain
+from normtune.results.runs import check_same, drops, joined_protocol, marked, plain, to_plain
 
-# Values of a statement: SQLite takes at most 32,766 parameters, and a problem has five.
-_AT_ONCE = 1000
-_COLUMNS = tuple(column.name for column in schema.measurement.c if column.name != "id")
-# The tables that measurements refer to besides runs, and the columns of their values; and statements for their numbers.
-_REFERRED = {
-    schema.problem: PROBLEM_FIELDS,
-    schema.config: (schema.config.name,),
-    schema.fingerprint: (schema.fingerprint.name,),
+# The tables that measurements refer to, and the columns of their values; and statements for the numbers of these.
+_REFERRED = {"problem": PROBLEM_FIELDS, "config": ("config",), "fingerprint": ("fingerprint",)}
+_NUMBER = {
+    name: f"(SELECT id FROM {name} WHERE {' AND '.join(f'{field} = ?' for field in fields)})"
+    for name, fields in {"run": ("run",), **_REFERRED}.items()
 }
-_WANTED = {
-    table: sa.select(*table.c["id", *fields]).where(
-        sa.tuple_(*table.c[fields]).in_(sa.bindparam("wanted", expanding=True))
-    )
-    for table, fields in _REFERRED.items()
-}
-# (Old, new) fingerprint by the fields of a problem and the JSON of a config.
-Fingerprints = Mapping[tuple[tuple[Any, ...], str], tuple[str, str]]
-
-
-class Numbers(NamedTuple):
-    """The numbers of rows that measurements refer to, by their values, as far as they are known."""
-
-    run: dict[str, int]
-    problem: dict[tuple[Any, ...], int]
-    config: dict[str, int]
-    fingerprint: dict[str, int]
+# The columns of a measurement that may change, besides its fingerprint.
+_CONTENT = ("revision", "status", "reason", "median", "samples", "rounds", "checksum", "launch", "code", "machine_code")
 
 
 def add_runs(connection: sa.Connection, runs: Sequence[Run], joins: bool = False) -> None:
@@ -51,31 +33,16 @@ def add_runs(connection: sa.Connection, runs: Sequence[Run], joins: bool = False
     """
     stored = {run.id: run for _, run in stored_runs(connection)}
     total = sum(drops(run.protocol) for run in stored.values())
-    new = []
     for run in runs:
         if run.id not in stored:
             fields = to_plain(run._replace(protocol=marked(run.protocol, total)))
-            new.append((run.id, run.started, *(_json(fields[name]) for name in ("device", "software", "protocol"))))
+            texts = {name: _json(fields[name]) for name in ("device", "software", "protocol")}
+            connection.execute(schema.run.insert().values(run=run.id, started=run.started, **texts))
             continue
         check_same(stored[run.id], run)
         joined = joined_protocol(stored[run.id].protocol, run.protocol)
         if joins and joined != stored[run.id].protocol:
             write_protocol(connection, run._replace(protocol=joined))
-    _insert(connection, schema.run, ("run", "started", "device", "software", "protocol"), new)
-
-
-def set_protocol(connection: sa.Connection, run: Run) -> None:
-    """Replace the protocol of a run, except for who measured and whether it is set aside.
-
-    Raises:
-        ValueError: the run is not stored.
-    """
-    stored = {other.id: other for _, other in stored_runs(connection)}
-    if run.id not in stored:
-        raise ValueError(f"run {run.id!r} is not known: begin_run comes first")
-    kept = {name: value for name, value in stored[run.id].protocol.items() if name in (DROPPED, DROPS, MEASURER)}
-    total = sum(drops(other.protocol) for other in stored.values())
-    write_protocol(connection, run._replace(protocol=marked(run.protocol | kept, total)))
 
 
 def write_protocol(connection: sa.Connection, run: Run) -> None:
@@ -84,113 +51,72 @@ def write_protocol(connection: sa.Connection, run: Run) -> None:
     connection.execute(sa.update(schema.run).where(schema.run.c.run == run.id).values(protocol=text))
 
 
-def add(connection: sa.Connection, rows: Sequence[Row], numbers: Numbers) -> None:
-    """Insert the measurements that are not stored yet; `numbers` get those that they need.
+def add(connection: sa.Connection, rows: Sequence[Row]) -> None:
+    """Insert the measurements that are not stored yet.
 
     Raises:
         ValueError: a run is not stored.
     """
-    _insert(connection, schema.measurement, _COLUMNS, _values(connection, rows, numbers))
-
-
-def replace(connection: sa.Connection, rows: Sequence[Row], numbers: Numbers) -> None:
-    """Replace the measurements with the numbers of these rows."""
-    if rows:
-        values = _values(connection, rows, numbers)
-        change = sa.update(schema.measurement).where(schema.measurement.c.id == sa.bindparam("number"))
-        connection.execute(
-            change,
-            [
-                {**dict(zip(_COLUMNS, new, strict=True)), "number": row.number}
-                for row, new in zip(rows, values, strict=True)
-            ],
+    _add_referred(connection, rows)
+    columns = ", ".join([*(f"{name}_id" for name in _NUMBER), "first_round", *_CONTENT])
+    values = ", ".join([*_NUMBER.values(), *"?" * (1 + len(_CONTENT))])
+    try:
+        _execute(
+            connection,
+            f"INSERT INTO measurement ({columns}) VALUES ({values}) ON CONFLICT DO NOTHING",
+            [(row.run, *row.problem, row.config, row.fingerprint, row.first, *_content(row)) for row in rows],
         )
+    except sa.exc.IntegrityError:  # a run has no number
+        runs = ", ".join(sorted({row.run for row in rows}))
+        raise ValueError(f"run {runs} is not known: begin_run comes first") from None
 
 
-def merge(connection: sa.Connection, rows: Sequence[Row], numbers: Numbers) -> int:
+def replace(connection: sa.Connection, rows: Sequence[Row]) -> None:
+    """Replace the fingerprints and the content of the measurements with the numbers of these rows."""
+    _add_referred(connection, rows)
+    changes = ", ".join([f"fingerprint_id = {_NUMBER['fingerprint']}", *(f"{name} = ?" for name in _CONTENT)])
+    values = [(row.fingerprint, *_content(row), row.number) for row in rows]
+    _execute(connection, f"UPDATE measurement SET {changes} WHERE id = ?", values)
+
+
+def merge(connection: sa.Connection, rows: Sequence[Row]) -> int:
     """Join the measurements of another store, whose runs are stored; returns the number of new ones.
 
-    Of two rows of one measurement the greater is kept, by how often its fingerprint was replaced, then by content, and
-    a whole one in place of a damaged one, so that the order of merges makes no difference.
+    The row of the greater rank is kept, and a whole one in place of a damaged one. So the order of merges makes no
+    difference.
     """
     ids = {row.run for row in rows}
-    runs = {number: run for number, run in stored_runs(connection) if run.id in ids}
-    stored = {row.key: row for row in Reader(connection).rows(runs)}
+    stored = {
+        row.key: row for row in stored_rows(connection, {n: run for n, run in stored_runs(connection) if run.id in ids})
+    }
     new = [row for row in rows if row.key not in stored]
-    add(connection, new, numbers)
-    greater = []
-    for row in rows:
-        old = stored.get(row.key)
-        if old is not None and (old.is_whole is False or _order(old) < _order(row)):
-            greater.append(row._replace(number=old.number))
-    replace(connection, greater, numbers)
+    add(connection, new)
+    pairs = [(stored[row.key], row) for row in rows if row.key in stored]
+    greater = [row._replace(number=old.number) for old, row in pairs if old.is_damaged or old.rank < row.rank]
+    replace(connection, greater)
     return len(new)
 
 
-def _order(row: Row) -> tuple[Any, ...]:
-    digests = (row.launch or b"", row.code or b"", row.machine_code or b"")
-    return row.revision, row.fingerprint, row.status, row.reason, row.rounds, row.samples, *digests
+def _content(row: Row) -> tuple[Any, ...]:
+    """The values of `_CONTENT`."""
+    times = row.median, row.samples, row.rounds, row.crc
+    return row.revision, row.status, row.reason, *times, row.launch, row.code, row.machine_code
 
 
-def set_fingerprints(
-    connection: sa.Connection, runs: Mapping[int, Run], fingerprints: Fingerprints, numbers: Numbers
-) -> None:
-    """Replace the fingerprints of measurements in these runs, which are by number.
-
-    `fingerprints` has (old, new) for each problem and config; measurements with another old one are not changed.
-    """
-    changed = []
-    for row in Reader(connection).undamaged(runs):  # the checksum of a damaged one must stay wrong
-        old, new = fingerprints.get((row.problem, row.config), ("", ""))
-        if row.fingerprint == old:
-            changed.append(row._replace(fingerprint=new, revision=row.revision + 1))
-    replace(connection, changed, numbers)
+def _add_referred(connection: sa.Connection, rows: Sequence[Row]) -> None:
+    """Insert the problems, configs and fingerprints of rows that are not stored yet."""
+    for name, fields in _REFERRED.items():
+        values = sorted({row.problem if name == "problem" else (getattr(row, name),) for row in rows})
+        marks = ", ".join("?" * len(fields))
+        statement = f"INSERT INTO {name} ({', '.join(fields)}) VALUES ({marks}) ON CONFLICT DO NOTHING"
+        _execute(connection, statement, values)
 
 
-def _values(connection: sa.Connection, rows: Sequence[Row], numbers: Numbers) -> list[tuple[Any, ...]]:
-    """The values of `_COLUMNS`. No CRC is negative: a damaged row stays damaged."""
-    _find(connection, rows, numbers)
-    return [
-        (
-            *(numbers.run[row.run], numbers.problem[row.problem], numbers.config[row.config], row.first),
-            *(numbers.fingerprint[row.fingerprint], *row[5:11]),
-            checksum_of(row) if row.is_whole else None if row.is_whole is None else -1,
-            *row[11:14],
-        )
-        for row in rows
-    ]
-
-
-def _find(connection: sa.Connection, rows: Sequence[Row], numbers: Numbers) -> None:
-    """Add the numbers of all that rows refer to; what is missing is inserted, except runs."""
-    if wanted := {row.run for row in rows} - numbers.run.keys():
-        numbers.run.update({run.id: number for number, run in stored_runs(connection)})
-        for unknown in sorted(wanted - numbers.run.keys()):
-            raise ValueError(f"run {unknown!r} is not known: begin_run comes first")
-    for table, fields in _REFERRED.items():
-        known: dict[Any, int] = getattr(numbers, table.name)
-        missing = sorted({getattr(row, table.name) for row in rows} - known.keys())
-        is_text = len(fields) == 1
-        values = [(text,) for text in missing] if is_text else missing
-        _insert(connection, table, fields, values)
-        for start in range(0, len(values), _AT_ONCE):
-            part = {"wanted": values[start : start + _AT_ONCE]}
-            for number, *found in connection.execute(_WANTED[table], part):
-                known[found[0] if is_text else tuple(found)] = number
-
-
-def _insert(connection: sa.Connection, table: sa.Table, fields: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows of plain values, except those whose unique columns are stored already."""
-    if not rows:
-        return
-    # Straight to the driver: preparing the values of each row takes SQLAlchemy as long as all else.
-    if connection.dialect.name == "postgresql":
-        # One statement with a list for each column, not one for each row.
-        lists = ", ".join(f"%b::{table.c[name].type.compile(connection.dialect)}[]" for name in fields)
-        source, given = f"SELECT * FROM unnest({lists})", [tuple(map(list, zip(*rows, strict=True)))]
-    else:
-        source, given = f"VALUES ({', '.join('?' * len(fields))})", [*rows]
-    connection.exec_driver_sql(f"INSERT INTO {table.name} ({', '.join(fields)}) {source} ON CONFLICT DO NOTHING", given)
+def _execute(connection: sa.Connection, statement: str, values: Sequence[tuple[Any, ...]]) -> None:
+    """Straight to the driver: preparing the values of each row takes SQLAlchemy as long as all else."""
+    if values:
+        is_sqlite = connection.dialect.name == "sqlite"
+        connection.exec_driver_sql(statement if is_sqlite else statement.replace("?", "%s"), [*values])
 
 
 def _json(value: Any) -> str:

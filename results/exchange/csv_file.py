@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from normtune.errors import UsageError
+from normtune.errors import UsageError, reason_of, shortened
 from normtune.kernels.problem import AXES, Shape
 from normtune.results.paths import unreadable
 
@@ -19,8 +19,6 @@ MOST_LINES = 1_000_000
 # How texts begin that spreadsheets take for formulas, or that `quoted` wrote.
 _FORMULAS = ("=", "+", "-", "@", "'")
 MOST_BYTES = 1 << 25
-# Longest part of an untrusted text in a message.
-_MOST_CHARACTERS = 40
 
 
 class Line(NamedTuple):
@@ -78,7 +76,7 @@ def read_cells(path: Path, expected: str) -> CsvTable:
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): change its permissions, or copy it") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} is no CSV file ({' '.join(str(error).split())}): {expected}") from None
+        raise UsageError(f"{path} is no CSV file ({reason_of(error)}): {expected}") from None
     return CsvTable(names, numbers, lines)
 
 
@@ -92,7 +90,7 @@ def read_lines(path: Path, required: Sequence[str], optional: Collection[str] = 
     names, numbers, lines = read_cells(path, expected)
     for name in required:
         if name not in names:
-            raise UsageError(f"{path} has no column {name!r} but {_quoted(','.join(names))}: {expected}")
+            raise UsageError(f"{path} has no column {name!r} but {shortened(','.join(names))!r}: {expected}")
     indices = {name: names.index(name) for name in (*required, *optional) if name in names}
     for name in indices:
         if names.count(name) > 1:
@@ -127,13 +125,8 @@ def positive(line: Line, name: str) -> int:
     text = line.cells[name]
     # Longer numbers are no sizes, and Python does not parse thousands of digits.
     if not (text.isascii() and text.isdecimal() and len(text) <= 18 and int(text) > 0):
-        raise UsageError(f"{line.place}: {name} is {_quoted(text)}, expected a positive integer")
+        raise UsageError(f"{line.place}: {name} is {shortened(text)!r}, expected a positive integer")
     return int(text)
-
-
-def _quoted(text: str) -> str:
-    """An untrusted text, quoted and truncated."""
-    return repr(text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "...")
 
 
 def shape_of(line: Line, axes: Sequence[str] = AXES) -> Shape:

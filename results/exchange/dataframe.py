@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normtune.errors import UsageError
+from normtune.errors import UsageError, shortened
 from normtune.kernels.config import COPY, Config, is_word
 from normtune.kernels.fingerprint import UNKNOWN
 from normtune.kernels.key import Key
@@ -25,7 +25,7 @@ from normtune.results.columns import one_line
 from normtune.results.elsewhere import Columns
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.naming import KNOWN, NEEDED, SAMPLES, Named, dtype_of, named, whole
-from normtune.results.exchange.samples import Rows, samples_of, shortened
+from normtune.results.exchange.samples import Rows, samples_of
 from normtune.results.records import UNKNOWN_START, UNPAIRED, Device, Run
 from normtune.results.validate import check_runs
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from normtune.errors import UsageError
+from normtune.errors import UsageError, reason_of
 from normtune.results.elsewhere import Elsewhere
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import parquet_file
@@ -68,8 +68,7 @@ def _parquet(path: Path) -> Rows:
     try:
         table = parquet_file.columns_of(parquet_file.opened(path), path)
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UsageError(f"{path} is no Parquet file, or a damaged one ({reason}): write it again") from None
+        raise UsageError(f"{path} is no Parquet file, or a damaged one ({reason_of(error)}): write it again") from None
     columns = [_cells(column, name, path) for name, column in zip(table.column_names, table.columns, strict=True)]
     frame = pd.concat(columns, axis=1) if columns else pd.DataFrame()
     return Rows(frame.set_axis(table.column_names, axis=1), str(path))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from normtune.errors import UsageError
+from normtune.errors import UsageError, shortened
 from normtune.kernels.key import Key, family_of
 from normtune.kernels.problem import AXES, BUFFER_ITEMSIZE, axes_of, named_axes
 from normtune.results.elsewhere import Columns
@@ -34,8 +34,6 @@ _ADVICE = {
     "operator": "--operator names that of all rows",
     SAMPLES: "--columns milliseconds=NAME says which has times, and their unit",
 }
-# Longest part of an untrusted text in a message.
-_MOST_CHARACTERS = 200
 
 
 class Named(NamedTuple):
@@ -197,5 +195,4 @@ def _check(frame: pd.DataFrame, labels: Sequence[str], times: Sequence[str], sou
 
 
 def _listed(frame: pd.DataFrame, labels: Sequence[str] = ()) -> str:
-    text = ", ".join(labels or map(str, frame.columns))
-    return f"it has {text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + '...'}"
+    return "it has " + shortened(", ".join(labels or map(str, frame.columns)), 200)

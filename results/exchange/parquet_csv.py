@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from normtune.errors import NormtuneError, UsageError
+from normtune.errors import NormtuneError, UsageError, reason_of
 from normtune.results.atomic import replaced
 from normtune.results.columns import TEXTS, flatten, split
 from normtune.results.evidence import Evidence
@@ -29,8 +29,6 @@ from normtune.results.validate import check_runs
 # To be raised with every change that older readers do not understand.
 FORMAT = 1
 _METADATA = b"normtune"
-# Longest part of an untrusted text in a message.
-_MOST_CHARACTERS = 200
 _MOST_CSV_HEADER = 10_000
 _ARRAYS = ("rounds", "samples")
 # Digests of the launched code, null where not known; a file without any digest lacks these columns.
@@ -134,13 +132,13 @@ def read_parquet(path: Path) -> Evidence:
         check_runs(runs)
         return Evidence.from_columns(columns, runs)
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:_MOST_CHARACTERS]
-        raise NormtuneError(f"{path} has content that normtune does not write ({reason}): export it again") from None
+        raise NormtuneError(
+            f"{path} has content that normtune does not write ({reason_of(error)}): export it again"
+        ) from None
 
 
 def _damaged(path: Path, error: Exception) -> NormtuneError:
-    reason = " ".join(str(error).split())[:_MOST_CHARACTERS]
-    return NormtuneError(f"{path} is no Parquet file or a damaged one ({reason}): export it again")
+    return NormtuneError(f"{path} is no Parquet file or a damaged one ({reason_of(error)}): export it again")
 
 
 def _read_columns(file: pq.ParquetFile, path: Path) -> pa.Table:

@@ -10,14 +10,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normtune.errors import UsageError
+from normtune.errors import UsageError, shortened
 from normtune.results.columns import split
 from normtune.results.exchange.naming import SAMPLES, UNITS, whole
 from normtune.results.options import number_of
 from normtune.results.records import ROUNDS_PER_BLOCK
 
-# Longest part of an untrusted value in a message.
-_MOST_CHARACTERS = 60
 # Times and rounds are stored as int32.
 _MOST_INT32 = 2**31 - 1
 
@@ -125,8 +123,3 @@ def _round(number: Any) -> int:
     if not 0 <= result <= _MOST_INT32:
         raise ValueError(f"expected rounds of 0 to {_MOST_INT32}")
     return result
-
-
-def shortened(text: str) -> str:
-    """The beginning of an untrusted text, for a message."""
-    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "..."

@@ -77,7 +77,7 @@ ROOMS = {
     "results": Room(r"results/(?!source|api|commands|merge)\w+\.py", "light kernels/tablefile", "numpy pandas rich"),
     "results/parallel": Room("results/parallel/", "light", "ray"),
     "results/exchange": Room("results/exchange/", "light results", "numpy pandas pyarrow"),
-    "results/database": Room("results/database/", "light results results/exchange", "numpy sqlalchemy"),
+    "results/database": Room("results/database/", "light results", "numpy sqlalchemy"),
     "results/source": Room(
         r"results/(source|api|commands|merge)\.py",
         "light kernels/tablefile results results/exchange results/database",

@@ -5,7 +5,7 @@ import json
 import pytest
 import sqlalchemy as sa
 
-from normtune import fit, list_data, show
+from normtune import export_data, fit, list_data, show
 from normtune.errors import UsageError
 from normtune.heuristics.writing.named_files import measured
 from normtune.kernels.tablefile.locate import load_table
@@ -48,8 +48,7 @@ def test_fit_of_one_of_two_gpus_is_that_of_it_alone(recorded, both):
     assert f"--device '{label}'" in one.header.regenerate
     assert succeed("check", "one.py")
     # The header's command filters again where it names a file with more.
-    with Store.open(both) as store:
-        store.export("both.parquet")
+    export_data("both.parquet", both)
     succeed("fit", "--store", "both.parquet", *FEW, "--device", label, "--out", "file.py")
     table = load_table("file.py")
     assert measured(table.header, table.source)[1].digest() == recorded.digest()

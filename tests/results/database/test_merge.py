@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from normtune.errors import NormtuneError
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.api import merge_data
-from normtune.results.database.reading import Reader, stored_runs
+from normtune.results.database.reading import stored_rows, stored_runs
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
@@ -80,8 +80,8 @@ def built(path: Path, given) -> Path:
 def content(path: Path):
     """All that a store says, except for the order in which it was stored and what is damaged."""
     with Store.open(path, create=False) as store, store._reading() as connection:
-        found = Reader(connection).undamaged(dict(stored_runs(connection)))
-        return [anonymous(run) for run in store.runs(dropped=True)], {row._replace(number=0) for row in found}
+        rows = [row for row in stored_rows(connection, dict(stored_runs(connection))) if not row.is_damaged]
+        return [anonymous(run) for run in store.runs(dropped=True)], {row._replace(number=0) for row in rows}
 
 
 def joined(path: Path, *sources: Path) -> Path:

@@ -1,5 +1,6 @@
 """Guarantees of a store, on every supported database."""
 
+import numpy as np
 import pytest
 
 from normtune.errors import UsageError
@@ -14,7 +15,8 @@ def test_what_is_added_is_loaded(url, make, make_run, plain_rows):
     failure = make(
         (), config=RMSNormConfig("row", num_warps=32), status="compile_error", reason="ptxas: out of registers"
     )
-    items = [make((3000, 3100, 2900)), failure, make((3050,), 6)]
+    gaps = make((5, 6, 7), 10)._replace(rounds=np.array([10, 15, 19], np.int32))
+    items = [make((3000, 3100, 2900)), failure, make((3050,), 6), gaps]
     record(url, make_run(), items)
     evidence = loaded(url)
     assert plain_rows(evidence.measurements()) == plain_rows(items)

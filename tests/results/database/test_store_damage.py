@@ -6,20 +6,15 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.results.database import schema
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
-from normtune.results.records import TimedCode
 from normtune.tests.commands import one_line, printed_by, python
-from normtune.tests.results.older_stores import age
 from normtune.tests.results.stores import alter, loaded, merge
 
 # Adds a problem at a time, as a sweep does, in a process that can write files of so many bytes.
@@ -289,73 +284,3 @@ def test_a_flipped_bit_in_a_shape_or_a_config_costs_what_was_measured_there(many
     with Store.open(f"sqlite:///{path}", create=False) as store:
         assert store.load().frame.empty and not store.coverage(many.devices()[0])
         assert "and of 56 more problems" in store.damage
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_store_of_an_older_version_is_read_as_it_is_and_converted_to_be_written(
-    many, tmp_path, make, make_run, version
-):
-    path = tmp_path / "store.db"
-    coded = many.measurements()
-    coded[0] = coded[0]._replace(code=TimedCode(b"launch", b"code"))
-    gaps = make((5, 6, 7), 2, config=RMSNormConfig("row", 1, 4))
-    coded.append(gaps._replace(rounds=np.array([2, 5, 9], np.int32)))
-    many = Evidence.from_measurements(coded, many.runs)
-    merge(f"sqlite:///{path}", many)
-    with Store.open(path) as store:
-        coverage = store.coverage(many.devices()[0])
-        tally, counts = store.tally(), store.counts()
-    age(path, version)
-    before = path.read_bytes()
-
-    def check(store, has_code):
-        assert store.load().digest() == many.digest() and not store.damage
-        found = store.coverage(many.devices()[0])
-        uncoded = {key: one._replace(code=None, triton="") for key, one in coverage.items()}
-        assert found == (coverage if has_code else uncoded)
-        assert store.tally() == tally and store.counts() == counts
-
-    with Store.open(f"sqlite:///{path}", create=False) as store:
-        check(store, version == 3)
-    assert path.read_bytes() == before
-    with Store.open(f"sqlite:///{path}") as store:
-        check(store, version == 3)
-        store.begin_run(make_run(9))
-        added = make(run=make_run(9))
-        store.add([added._replace(code=TimedCode(b"launch", b"code"))])
-    with closing(sqlite3.connect(path)) as connection:
-        query = "SELECT count(*), count(checksum), count(launch), count(code), count(machine_code) FROM measurement"
-        checked = 1 if version == 1 else len(many.frame) + 1
-        assert connection.execute(query).fetchone()[:2] == (len(many.frame) + 1, checked)
-        assert connection.execute("SELECT version FROM normtune_schema").fetchall() == [(schema.SCHEMA_VERSION,)]
-        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        assert tables == set(schema.metadata.tables)
-    with Store.open(path) as store:
-        assert store.merge(many) == 0, "what identifies a measurement has changed"
-
-
-@pytest.mark.parametrize("column", ["samples", "rounds", "status", "fingerprint", "median", "checksum"])
-def test_what_is_damaged_in_an_older_store_stays_damaged(many, tmp_path, column):
-    path = tmp_path / "store.db"
-    merge(f"sqlite:///{path}", many)
-    age(path, 3)
-    flip(path, column, random.Random(column))
-    with Store.open(path, create=False) as store:
-        before, damaged = store.load(), dict(store.damaged)
-        assert len(before.frame) == len(many.frame) - 1
-    with Store.open(path) as store:
-        assert store.load().digest() == before.digest() and store.damaged == damaged
-        assert store.merge(many) == 1  # the damaged one has lost what identifies it
-
-
-def test_an_older_store_that_lost_a_run_is_damaged_and_stays_as_it_is(many, tmp_path):
-    path = tmp_path / "store.db"
-    merge(f"sqlite:///{path}", many)
-    age(path, 3)
-    alter(path, "DELETE FROM run")
-    with one_line(NormtuneError, "is damaged .*measurements of runs that are not stored"):
-        Store.open(path)
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT version FROM normtune_schema").fetchall() == [(3,)]
-        assert connection.execute("SELECT count(*) FROM measurement").fetchone() == (len(many.frame),)

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.database import connect
+from normtune.results.database.reading import stored_rows, stored_runs
 from normtune.results.database.store import Store, resolve_url
 from normtune.results.database.url import parse
 from normtune.tests import commands
@@ -59,11 +60,13 @@ def test_a_file_that_is_no_database(tmp_path, create):
 
 
 @pytest.mark.parametrize("create", [True, False])
-def test_a_store_of_a_newer_schema(stored, create):
-    alter(stored, "UPDATE normtune_schema SET version = 99")
+@pytest.mark.parametrize("version", [99, 3])
+def test_a_store_of_another_schema(stored, create, version):
+    alter(stored, f"UPDATE normtune_schema SET version = {version}")
     alter(stored, "PRAGMA journal_mode = DELETE")
     before = stored.read_bytes()
-    refused(f"sqlite:///{stored}", "schema 99, this normtune knows 4: update normtune", create)
+    told = f"schema {version}, this normtune knows 4: update normtune, or name another store"
+    refused(f"sqlite:///{stored}", told, create)
     assert stored.read_bytes() == before
 
 
@@ -82,9 +85,19 @@ def test_a_store_that_lacks_a_table(stored):
 
 
 def test_a_store_with_foreign_values(stored):
-    alter(stored, "UPDATE measurement SET samples = x'00', checksum = NULL WHERE status = 'ok'")
-    with Store.open(f"sqlite:///{stored}") as store, pytest.raises(NormtuneError, match="samples are cut off"):
-        store.load()
+    with Store.open(f"sqlite:///{stored}") as store:
+        with store._reading() as connection:
+            rows = [*stored_rows(connection, dict(stored_runs(connection)))]
+        for row in rows:
+            checksum = row._replace(samples=b"0").crc
+            alter(
+                stored, "UPDATE measurement SET samples = '0', checksum = ? WHERE id = ?", values=(checksum, row.number)
+            )
+        alter(stored, "UPDATE measurement SET samples = CAST(samples AS BLOB)")
+        with one_line(NormtuneError, "samples are cut off"):
+            store.load()
+        alter(stored, "UPDATE measurement SET checksum = NULL")
+        assert store.load().frame.empty and store.damaged.total() == len(rows)
 
 
 def test_a_store_whose_pages_are_overwritten(stored):

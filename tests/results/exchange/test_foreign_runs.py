@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.results.api import merge_data
+from normtune.results.api import export_data, merge_data
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import parquet_file
@@ -128,7 +128,7 @@ def test_no_file_names_a_gpu(make, make_run, tmp_path, monkeypatch):
         for run in runs:
             opened.begin_run(run)
         opened.add([make(run=run) for run in runs])
-        exported = opened.export("data.parquet")
+        exported = export_data("data.parquet", opened).evidence
         assert uuid.encode() not in (tmp_path / "data.parquet").read_bytes()
         hashes = [run.device.uuid for run in read_parquet(tmp_path / "data.parquet").runs]
         assert len(set(hashes)) == 2 and all(re.fullmatch("hash:[0-9a-f]{32}", one) for one in hashes)
@@ -150,17 +150,19 @@ def test_a_file_of_before_keeps_its_digest(make, make_run, tmp_path):
     assert before.runs[0].device.uuid == "GPU-0"
 
 
-def test_a_store_that_has_one_leaves_it_out_and_says_so_once(odd, tmp_path, capsys):
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    merge(url, odd)
-    found = taken(url, regime=None, warn=on_stderr)
-    assert found.regimes() == ["cold"]
-    assert found.digest() == odd.regime("cold").digest()
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == (
-        r"normtune: left out 1 run of the store, with times of regime 'huge\x1b[2J'; known are cold, warm, eager"
-    )
-    assert succeed("data", "list", "--store", url).count("huge") == 1
+def test_a_run_of_an_odd_regime_joins_no_store_and_one_that_has_it_gives_the_others(odd, tmp_path):
+    path, source = tmp_path / "store.db", tmp_path / "source.db"
+    with pytest.raises(ValueError, match=WHY):
+        merge(path, odd)
+    with Store.open(source) as opened:
+        for run in odd.runs:
+            opened.begin_run(run)
+        opened.add(odd.measurements())
+    refused("data", "merge", source, "--store", path, kind=NormtuneError)
+    with Store.open(path) as opened:
+        assert opened.runs() == [] and opened.load(regime=None).frame.empty
+    assert taken(source).digest() == odd.regime("cold").digest()
+    assert "\x1b" not in succeed("data", "list", "--store", source)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from normtune.kernels.rms_norm import forward
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles import launch
+from normtune.results.api import export_data
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
@@ -129,7 +130,7 @@ def test_after_a_refactoring_nothing_is_measured_again(toy, measured, bench, mod
 @pytest.mark.long
 def test_the_code_of_imported_measurements_is_known(toy, measured, tmp_path):
     file = tmp_path / "export.parquet"
-    measured.export(file)
+    export_data(file, measured)
     with Store.open(f"sqlite:///{tmp_path}/other.db") as other:
         assert other.merge(read_parquet(file)) == len(measured.load().frame)
         toy.kernels("moved", REFACTORED)
