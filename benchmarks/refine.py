@@ -48,7 +48,7 @@ class Shuffled(Adaptive):
         super().__init__(tasks, known)
         self._seed = seed
 
-    def ask(self, seconds: float) -> Iterator[Task]:
+    def ask(self) -> Iterator[Task]:
         left = sorted(self.left())
         Random(self._seed).shuffle(left)
         return iter(left)

@@ -44,7 +44,7 @@ class ByProblem(Search):
         """The tasks not yet begun, in the order of coverage."""
         return self._queue.left()
 
-    def ask(self, seconds: float) -> Iterator[Task]:
+    def ask(self) -> Iterator[Task]:
         """The tasks, most useful first."""
         return self._queue.choices()
 

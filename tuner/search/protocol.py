@@ -10,7 +10,7 @@ caller then makes these calls:
 1. `Search(tasks, known)`, once per sweep. `known` holds the measurements with the present kernels, failures included. A
    config that is not in it was never measured, or has to be measured again.
 2. `left()` returns the problems that are not done.
-3. `ask(seconds)`, repeatedly, yields the tasks worth measuring now, the best first. Binaries are compiled ahead in this
+3. `ask()`, repeatedly, yields the tasks worth measuring now, the best first. Binaries are compiled ahead in this
    order, for these tasks only. The caller takes the first task that is compiled and fits into the time left. A task may
    hold some of a problem's configs, and a problem may return in a later task. Times are compared only within rounds, so
    new configs need an anchor: the best config timed before. The sweep ends when `ask` yields no task, or none fits.
@@ -84,16 +84,12 @@ class Search(ABC):
 
     Attributes:
         name: in the registry, and in the protocol of the stored run.
-        expected_blocks: mean number of blocks per candidate of `left`, for estimates of time.
-        longest: how many times as long as `left` says it may take.
         leaves_out: whether it leaves configs out; it then takes `advice` and `seed`.
         has_model: whether it expects gains of configs, and takes `until`.
         makes_studies: whether it keeps studies of Optuna.
     """
 
     name: str
-    expected_blocks: float
-    longest: float = 1.0
     leaves_out = has_model = makes_studies = False
 
     @abstractmethod
@@ -104,8 +100,8 @@ class Search(ABC):
         """The problems that are not done, each with its still possible configs, in about the order of `ask`."""
 
     @abstractmethod
-    def ask(self, seconds: float) -> Iterator[Task]:
-        """The tasks worth measuring now, the best first, with so many seconds left, infinite without a budget; pure."""
+    def ask(self) -> Iterator[Task]:
+        """The tasks worth measuring now, the best first; pure."""
 
     @abstractmethod
     def race(self, task: Task) -> Race:
@@ -116,7 +112,7 @@ class Search(ABC):
         """Receive the outcomes of a task, the copy included; empty if it could not be measured."""
 
     def coming(self) -> Sequence[Task]:
-        """Tasks that are expected but not in `left`, for estimates of time."""
+        """Tasks that are expected but not in `left`."""
         return ()
 
     @property
@@ -130,7 +126,7 @@ class Wrapped(Search):
 
     def __init__(self, search: Search, own: Sequence[Task] = ()) -> None:
         self._search, self._own = search, list(own)
-        self.name, self.expected_blocks = search.name, search.expected_blocks
+        self.name = search.name
 
     @abstractmethod
     def own_race(self, task: Task) -> Race:
@@ -144,10 +140,10 @@ class Wrapped(Search):
         """The tasks of both that are not done."""
         return [*self._own, *self._search.left()]
 
-    def ask(self, seconds: float) -> Iterator[Task]:
+    def ask(self) -> Iterator[Task]:
         """Its own tasks, then those of the other search."""
         yield from list(self._own)
-        yield from self._search.ask(seconds)
+        yield from self._search.ask()
 
     def race(self, task: Task) -> Race:
         """The batches of its own tasks, or the other search's."""
@@ -158,11 +154,6 @@ class Wrapped(Search):
         others = [one for one in self._own if one is not task]
         is_own, self._own = len(others) < len(self._own), others
         (self.own_tell if is_own else self._search.tell)(task, outcomes)
-
-    @property
-    def longest(self) -> float:  # type: ignore[override]
-        """As that of the other search."""
-        return self._search.longest
 
     @property
     def unguided(self) -> list[str]:

@@ -64,7 +64,6 @@ class Refine(Search):
     """A `protocol.Search`; the known measurements include those that the table was fitted to."""
 
     name = "refine"
-    expected_blocks = 6.0  # mean of a race over problems of an H200
 
     def __init__(self, tasks: Sequence[Task], known: Known, refinement: Refinement) -> None:
         self._until, self._choices = refinement.until, refinement.choices
@@ -84,8 +83,8 @@ class Refine(Search):
             self._left = self._wanted()
         return self._left
 
-    def ask(self, seconds: float) -> Iterator[Task]:
-        """As `left`, whatever the budget."""
+    def ask(self) -> Iterator[Task]:
+        """As `left`."""
         return iter(self.left())
 
     def race(self, task: Task) -> Race:

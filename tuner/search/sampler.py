@@ -41,7 +41,6 @@ SHARE, LEAST = 0.1, 24
 class SamplerSearch(Search):
     """A `protocol.Search`. A subclass has the sampler; `studies` is a file, `most` bounds the configs of a problem."""
 
-    expected_blocks = 4.0
     makes_studies = leaves_out = True
     sampler: Callable[..., optuna.samplers.BaseSampler]
 
@@ -68,7 +67,7 @@ class SamplerSearch(Search):
         undone = {problem: one for problem, one in self._problems.items() if one.room}
         return [Task(problem, tuple(islice(one.untimed(), max(2, one.room)))) for problem, one in undone.items()]
 
-    def ask(self, seconds: float) -> Iterator[Task]:
+    def ask(self) -> Iterator[Task]:
         """The next task of a few problems; the same ones until one of them is measured."""
         undone = [(problem, one) for problem, one in self._problems.items() if one.room]
         undone.sort(key=lambda pair: (not pair[1].pending, len(pair[1].logs) // PROPOSALS))

@@ -4,7 +4,6 @@ In: a `Request`. Out: a `Sweep`: the device, the plan, and counts of the measure
 reads the options.
 """
 
-import math
 import os
 import time
 from collections import Counter
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from normtune.results.database.store import Store
 from normtune.results.database.url import parse, resolve_url, sqlite_path
 from normtune.results.options import keywords_of
-from normtune.results.parallel.processes import cores
 from normtune.results.records import Device
 from normtune.tuner.compiling.ahead import Ahead, compile_ahead
 from normtune.tuner.compiling.binaries import Compilers
@@ -24,14 +22,13 @@ from normtune.tuner.compiling.binary_cache import BinaryCache, check_out
 from normtune.tuner.device.bench import Bench
 from normtune.tuner.device.engine import Identity, Phases
 from normtune.tuner.device.open import NoDeviceError
-from normtune.tuner.device.unopened import AbsentGpu, absent_gpu
-from normtune.tuner.plan.estimate import PLAN_SECONDS, compile_seconds
+from normtune.tuner.device.unopened import absent_gpu
 from normtune.tuner.plan.plan import fitting
 from normtune.tuner.plan.resume import without_times
 from normtune.tuner.search.control import Control
 from normtune.tuner.sweep.devices import Devices, alike, check_limits
 from normtune.tuner.sweep.incumbents import always_on_any
-from normtune.tuner.sweep.outlook import Outlook, look_ahead
+from normtune.tuner.sweep.outlook import Outlook, search_of
 from normtune.tuner.sweep.prepare import PreparedSweep, is_finished, prepare, refinement_lines
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.report import (
@@ -43,7 +40,6 @@ from normtune.tuner.sweep.report import (
     plain_plan,
     plan_lines,
     pruned_lines,
-    seconds_text,
 )
 from normtune.tuner.sweep.request import Request, Wanted
 from normtune.tuner.sweep.summary import Summary
@@ -54,8 +50,8 @@ if TYPE_CHECKING:
     from normtune.tuner.cluster.devices import ClusterDevices
 
 
-# Seconds of what is not announced: a sweep says before that it plans for a few seconds.
-BRIEF = 5.0
+# Number of problems whose plan takes seconds, so that a sweep says before that it plans.
+MANY = 1000
 
 
 class Sweep(NamedTuple):
@@ -81,7 +77,7 @@ class Sweep(NamedTuple):
 
     @property
     def outlook(self) -> Outlook | None:
-        """The plan, with the expected time; None if there was nothing to measure."""
+        """The plan; None if there was nothing to measure."""
         return self.summary.outlook
 
     def _repr_html_(self) -> str:
@@ -139,7 +135,7 @@ def run(
         request: the sweep.
         display: gets the names of the devices as its title.
         begun: start on the monotonic clock, seconds; None for now.
-        announce: called with a line before what takes more than five seconds.
+        announce: called with a line before what takes seconds.
     """
     begun = time.monotonic() if begun is None else begun
     if request.ray is not None:
@@ -147,8 +143,8 @@ def run(
 
         check_installed()
     wanted = request.wanted()
-    if (seconds := PLAN_SECONDS[request.chosen.space] * len(wanted.problems)) > BRIEF:
-        announce(f"planning {len(wanted.problems)} problems, about {seconds_text(seconds)}")
+    if len(wanted.problems) > MANY:
+        announce(f"planning {len(wanted.problems)} problems")
     if request.compile_only:
         return _compiled(request, wanted, display)
     with ExitStack() as stack:
@@ -166,8 +162,7 @@ def _compiled(request: Request, wanted: Wanted, display: Silent) -> Sweep:
         plan = wanted.plan(request.chosen.space, limits, advice)
 
         def begin(binaries: int) -> None:
-            seconds = seconds_text(compile_seconds(binaries, cores()))
-            display.say(f"compiling {binaries} binaries for {limits.name}, about {seconds}")
+            display.say(f"compiling {binaries} binaries for {limits.name}")
 
         ahead = compile_ahead(plan, limits, out, display.compiling, begin)
     display.say(*ahead_lines(ahead))
@@ -199,8 +194,8 @@ class _Sweeping:
 
     def planned(self) -> Sweep:
         """The plan of a dry run."""
-        request, budget = self._request, self._request.chosen.budget_seconds
-        benches: Sequence[Bench | AbsentGpu]
+        request = self._request
+        benches: Sequence[Bench | Identity]
         try:
             benches = self._devices.open()
         except NoDeviceError:
@@ -209,11 +204,11 @@ class _Sweeping:
             benches = [absent_gpu(request.regime)]
         self._name(benches)
         done = []
-        for bench, *others in alike(benches):
+        for bench, *_ in alike(benches):
             work = self._prepare(bench)
             chosen = fitting(work.plan, bench.free_bytes)
-            options = budget, request.retry_failed, work.stored, 1 + len(others)
-            outlook = look_ahead(bench, self._store, chosen, work.strategy_of(chosen), *options)
+            search = search_of(chosen, work.strategy_of(chosen), work.stored, request.retry_failed)
+            outlook = Outlook.of(chosen, search.left())
             plan = self._nothing(work) or [*plan_lines(outlook), *pruned_lines(chosen)]
             self._display.say(*self._unusable(bench), *work.lines, *refinement_lines(work.search), *plan)
             done.append(Sweep(bench.device, Summary(outlook=outlook), is_dry=True))
@@ -230,7 +225,7 @@ class _Sweeping:
         if self._works and self._store and not any(work.search.left() for work in self._works):
             return self._done(self._store)
         for work, bench in zip(self._works, self._devices.start(), strict=False):
-            bench.prepare(work.search.ask(math.inf))
+            bench.prepare(work.search.ask())
         benches = self._devices.open()
         self._name(benches)
         self._store = self._store or self._closing.enter_context(Store.open(self._url))

@@ -133,7 +133,7 @@ class Session:
 def searched(chosen, stop=math.inf):
     """Measure what a search asks for, at most `stop` tasks; the tasks."""
     random, tasks = np.random.default_rng(0), []
-    while len(tasks) < stop and (task := next(iter(chosen.ask(math.inf)), None)):
+    while len(tasks) < stop and (task := next(iter(chosen.ask()), None)):
         samples = timed(Session(task.problem, random), task.configs, chosen.race(task))
         chosen.tell(task, {config: Outcome("ok", "", one.rounds, one.nanoseconds) for config, one in samples.items()})
         tasks.append(task)

@@ -11,7 +11,6 @@ class Pairs(Search):
     """Where the best is farthest from the copy comes first; done with a problem after three configs."""
 
     name = "pairs"
-    expected_blocks = 2.0
 
     def __init__(self, tasks, known):
         self.tasks = {task.problem: task for task in tasks}
@@ -20,8 +19,7 @@ class Pairs(Search):
     def left(self):
         return [task for problem, task in self.tasks.items() if self.open(problem)]
 
-    def ask(self, seconds):
-        assert seconds > 0
+    def ask(self):
         for task in sorted(self.left(), key=lambda task: -self.worth(task.problem)):
             best = self.best(task.problem)
             new = next(c for c in task.candidates if c.config not in self.medians.get(task.problem, {}))

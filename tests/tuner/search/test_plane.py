@@ -179,7 +179,7 @@ def test_what_is_stored_is_not_looked_for_again(found):
     few = {problem: dict(list(configs.items())[: LEAST // 2]) for problem, configs in known.items()}
     again = Plane(tasks, few)
     assert len(again.left()) == len(tasks)
-    asked = next(iter(again.ask(math.inf)))
+    asked = next(iter(again.ask()))
     free = [config for config in asked.configs if config not in few[asked.problem]]
     assert free and len(asked.configs) - len(free) <= 1
 
@@ -251,17 +251,17 @@ def test_where_all_of_a_kind_failed_at_other_shapes_few_of_it_are_tried():
 
 def test_what_was_skipped_is_no_failure():
     search = Plane([one.task for one in SPACES[:2]], {})
-    task = next(iter(search.ask(math.inf)))
+    task = next(iter(search.ask()))
     search.tell(task, {})
     assert not search._shapes[task.problem].tried
-    assert all(other.problem != task.problem for other in search.ask(math.inf))
+    assert all(other.problem != task.problem for other in search.ask())
 
 
 def test_a_problem_whose_configs_all_fail_ends_and_so_does_one_that_is_skipped():
     tasks = [one.task for one in SPACES[:3]]
     search = Plane(tasks, {})
     asked = 0
-    while (task := next(iter(search.ask(math.inf)), None)) is not None:
+    while (task := next(iter(search.ask()), None)) is not None:
         asked += 1
         race = search.race(task)
         next(race)
@@ -312,7 +312,7 @@ def test_the_advised_configs_are_measured_first(kind):
     advised = {one.task.problem: [TILES[40], TILES[100]] for one in SPACES[:4]}
     begun = kind([one.task for one in SPACES[:8]], {}, advice=advised)
     asked = {}
-    while (task := next(iter(begun.ask(math.inf)), None)) is not None:
+    while (task := next(iter(begun.ask()), None)) is not None:
         asked[task.problem] = task.configs
         begun.tell(task, {})
     assert sum(problem in advised for problem in asked) >= 2
@@ -413,7 +413,7 @@ def test_the_copy_is_timed_with_the_first_task_of_a_problem():
     first = {task.problem: outcomes for task, outcomes in reversed(tasks)}
     assert len(tasks) > len(first)
     search = Plane([one.task for one in SPACES[:6]], {})
-    while (task := next(iter(search.ask(math.inf)), None)) is not None:
+    while (task := next(iter(search.ask()), None)) is not None:
         batch = next(search.race(task))
         outcomes = next(found for of, found in tasks if of == task)
         assert batch.with_copy == (outcomes is first[task.problem])

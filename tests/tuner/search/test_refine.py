@@ -95,7 +95,7 @@ def test_a_race_whose_device_was_lost_begins_again():
     search = Refine(
         [space(shape).task for shape in POOL], known(GRID), Refinement({KIND: FITTED}, {}, 0.0, {KIND: POOL})
     )
-    task = next(search.ask(math.inf))
+    task = next(search.ask())
     for _ in range(2):
         assert next(search.race(task)).configs == task.configs
         assert task.problem not in {other.problem for other in search.left()}
@@ -132,7 +132,7 @@ def test_each_task_is_the_one_worth_most():
     worth = [one.worth for one in search._disputes[KIND].open()]
     assert worth == sorted(worth, reverse=True)
     tasks = [space(shape).task for shape in POOL]
-    drawn, first = [*Refine(tasks, known(GRID), Refinement({KIND: FITTED}, {}, 0.0, {KIND: POOL})).ask(1)][:2]
+    drawn, first = [*Refine(tasks, known(GRID), Refinement({KIND: FITTED}, {}, 0.0, {KIND: POOL})).ask()][:2]
     fresh = Disputes(FITTED, POOL, {shape: times(shape[0]) for shape in GRID})
     assert drawn.problem.shape == fresh.draw() and first.problem.shape == fresh.open()[0].shape
 
@@ -140,7 +140,7 @@ def test_each_task_is_the_one_worth_most():
 def test_only_configs_that_are_nearly_the_best_at_a_neighbour_are_raced_at_a_chosen_shape():
     tasks = [space(shape).task for shape in POOL]
     search = Refine(tasks, known(GRID), Refinement({KIND: Leaf(FEW)}, {}, 0.0, {KIND: POOL}))
-    drawn, *chosen = search.ask(1)
+    drawn, *chosen = search.ask()
     assert {*drawn.configs} == {FEW, MANY}
     assert {*next(task for task in chosen if task.problem.rows > 4096).configs} == {MANY}
     assert {*next(task for task in chosen if 512 < task.problem.rows < 4096).configs} == {FEW, MANY}

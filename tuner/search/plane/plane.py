@@ -52,8 +52,6 @@ class Plane(Search):
     name = "plane"
     leaves_out = True
     has_model = True
-    # Per candidate of `left`, which has about as many candidates as will be timed.
-    expected_blocks = 6.0
 
     def __init__(
         self,
@@ -105,14 +103,7 @@ class Plane(Search):
         tasks |= {problem: self._shapes[problem].neighbour_task() for problem in done if problem not in tasks}
         return [task for problem in done if (task := tasks[problem]) is not None]
 
-    @property
-    def longest(self) -> float:  # type: ignore[override]
-        """How many times as many configs as `left` has may be timed, where a gain ends the problems and not a bound."""
-        shapes = [*self._open, *self._waiting]
-        expected = sum(len(shape.expected.candidates) for shape in shapes)
-        return sum(shape.longest for shape in shapes) / expected if expected else 1.0
-
-    def ask(self, seconds: float) -> Iterator[Task]:
+    def ask(self) -> Iterator[Task]:
         """The tasks of the open problems, the oldest first; at the end those with the best configs of neighbours."""
         self._settle()
         if not self._open:
