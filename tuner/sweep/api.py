@@ -7,7 +7,7 @@ reads the options.
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,10 +48,6 @@ from normtune.tuner.sweep.sweep import sweep as measure
 
 if TYPE_CHECKING:
     from normtune.tuner.cluster.devices import ClusterDevices
-
-
-# Number of problems whose plan takes seconds, so that a sweep says before that it plans.
-MANY = 1000
 
 
 class Sweep(NamedTuple):
@@ -127,7 +123,6 @@ def run(
     request: Request,
     display: Silent,
     begun: float | None = None,
-    announce: Callable[[str], None] = lambda line: None,
 ) -> Sweep:
     """Sweep, with a display.
 
@@ -135,7 +130,6 @@ def run(
         request: the sweep.
         display: gets the names of the devices as its title.
         begun: start on the monotonic clock, seconds; None for now.
-        announce: called with a line before what takes seconds.
     """
     begun = time.monotonic() if begun is None else begun
     if request.ray is not None:
@@ -143,8 +137,6 @@ def run(
 
         check_installed()
     wanted = request.wanted()
-    if len(wanted.problems) > MANY:
-        announce(f"planning {len(wanted.problems)} problems")
     if request.compile_only:
         return _compiled(request, wanted, display)
     with ExitStack() as stack:
