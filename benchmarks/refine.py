@@ -49,7 +49,7 @@ class Shuffled(Adaptive):
         self._seed = seed
 
     def ask(self) -> Iterator[Task]:
-        left = sorted(self.left())
+        left = sorted(self.pending())
         Random(self._seed).shuffle(left)
         return iter(left)
 

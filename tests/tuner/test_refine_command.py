@@ -195,4 +195,4 @@ def test_untimed_configs_come_before_the_refinement_and_get_all_rounds():
     assert [*search.ask()] == [task]
     assert [batch.blocks for batch in search.race(task)] == [ALL_BLOCKS]
     search.tell(task, {})
-    assert not search.left() and search.lines() == []
+    assert not search.pending() and search.report()["refinement"] == []

@@ -37,7 +37,7 @@ def narrowed(whole):
 @pytest.mark.slow
 def test_what_is_known_in_one_regime_is_not_done_in_another(store, small_plan):
     for regime in ("cold", "warm", "eager"):
-        assert len(search_of(small_plan, Adaptive, store.coverage(DEVICE, regime)).left()) == 8
+        assert len(search_of(small_plan, Adaptive, store.coverage(DEVICE, regime)).pending()) == 8
         assert sweep(InRegime(regime), store, small_plan, Adaptive).problems == 8
         assert sweep(InRegime(regime), store, small_plan, Adaptive).known == 8
     assert [run.regime for run in store.runs()].count("warm") == 1

@@ -29,7 +29,7 @@ from normtune.tuner.search.control import Control
 from normtune.tuner.sweep.devices import Devices, alike, check_limits
 from normtune.tuner.sweep.incumbents import always_on_any
 from normtune.tuner.sweep.outlook import Outlook, search_of
-from normtune.tuner.sweep.prepare import PreparedSweep, is_finished, prepare, refinement_lines
+from normtune.tuner.sweep.prepare import PreparedSweep, is_finished, prepare
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.report import (
     NOTHING_STALE,
@@ -200,9 +200,9 @@ class _Sweeping:
             work = self._prepare(bench)
             chosen = fitting(work.plan, bench.free_bytes)
             search = search_of(chosen, work.strategy_of(chosen), work.stored, request.retry_failed)
-            outlook = Outlook.of(chosen, search.left())
+            outlook = Outlook.of(chosen, search.pending())
             plan = self._nothing(work) or [*plan_lines(outlook), *pruned_lines(chosen)]
-            self._display.say(*self._unusable(bench), *work.lines, *refinement_lines(work.search), *plan)
+            self._display.say(*self._unusable(bench), *work.lines, *self._refinement(work), *plan)
             done.append(Sweep(bench.device, Summary(outlook=outlook), is_dry=True))
         self._display.say("a dry run: nothing is measured")
         return _together(done)
@@ -214,7 +214,7 @@ class _Sweeping:
         if not self._store or self._is_unfinished():
             self._devices.start()
         self._works = [self._prepare(one) for one, *_ in alike(identities)]
-        if self._works and self._store and not any(work.search.left() for work in self._works):
+        if self._works and self._store and not any(work.search.pending() for work in self._works):
             return self._done(self._store)
         for work, bench in zip(self._works, self._devices.start(), strict=False):
             bench.prepare(work.search.ask())
@@ -280,7 +280,7 @@ class _Sweeping:
                 summary.starting_seconds = time.monotonic() - self._begun
                 nothing = self._nothing(work)
                 ending = nothing or end_lines(summary, request.chosen.budget_seconds, display.details)
-                display.say(*work.lines, *refinement_lines(work.search), *ending)
+                display.say(*work.lines, *self._refinement(work), *ending)
                 done.append(Sweep(work.device, Summary() if nothing else summary, "" if nothing else store.damage))
         return _together(done)
 
@@ -292,7 +292,7 @@ class _Sweeping:
 
         def work_of(benches: Sequence[Bench], prepared: PreparedSweep) -> Work:
             display.say(*self._unusable(benches[0]), *prepared.lines)
-            display.say(*refinement_lines(prepared.search), *self._nothing(prepared))
+            display.say(*self._refinement(prepared), *self._nothing(prepared))
             plan = prepared.plan
             chosen = fitting(plan, min((b.free_bytes for b in benches if b.free_bytes is not None), default=None))
             key = prepared.key if chosen.tasks == plan.tasks else None
@@ -318,7 +318,7 @@ class _Sweeping:
                 summary.starting_seconds += starting
                 summary.lost |= devices.lost
                 display.say(*([benches[0].device.label] if len(groups) > 1 else []))
-                display.say(*refinement_lines(prepared.search), *end_lines(summary, budget, display.details))
+                display.say(*self._refinement(prepared), *end_lines(summary, budget, display.details))
                 pruned = pruned_lines(work.plan) if summary.is_fruitless else []
                 display.say(*pruned, *([control.line()] if control else []))
             done.append(Sweep(benches[0].device, summary, store.damage, control=control))
@@ -330,6 +330,10 @@ class _Sweeping:
         if work.plan.tasks or not (self._request.stale or self._wanted.refined):
             return []
         return [SETTLED if self._wanted.refined else NOTHING_STALE]
+
+    def _refinement(self, work: PreparedSweep) -> list[str]:
+        """Lines about the loss that uncertain thresholds of the table may have, for `--refine`."""
+        return work.search.report()["refinement"] if self._wanted.refined else []
 
     def _unusable(self, bench: Bench | Identity) -> list[str]:
         """A line if binaries of `--cache` cannot be used."""

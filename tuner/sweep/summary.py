@@ -120,10 +120,10 @@ class Summary:
         """Number of problems measured, if only in part, or skipped."""
         return len(self.measured) + sum(self.skipped.values())
 
-    def expect(self, left: Sequence[Task], coming: Sequence[Task] = ()) -> None:
-        """Note the tasks that a search still has: those of problems that are not done, and those that it expects."""
+    def expect(self, left: Sequence[Task]) -> None:
+        """Note the tasks that a search still has, those of problems that are not done."""
         self.left = len({task.problem for task in left})
-        rest = sum(len(task.candidates) for task in (*left, *coming))
+        rest = sum(len(task.candidates) for task in left)
         self.share = max(self.share, self.tried / (self.tried + rest) if rest else 1.0)
 
     def add(self, problem: Problem, outcomes: Mapping[Config, Outcome]) -> Best | None:

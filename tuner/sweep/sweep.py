@@ -153,7 +153,7 @@ class _Group:
         stored = store.coverage(first.device, first.regime) if work.stored is None else work.stored
         self._work, self._clock = work, clock
         self._search = search = search_of(work.plan, work.strategy, stored, retry_failed)
-        tasks = tuple(search.left())
+        tasks = tuple(search.pending())
         before = work.plan.complete(tasks)
         self.summary = Summary(store.option, known=len(before), known_failed=without_times(stored, before))
         self.lanes: list[Lane] = []
@@ -210,7 +210,7 @@ class _Group:
         """Whether all devices are gone and others may come; raises the error of the last one after a long wait."""
         if self._gone is None or self.lanes or self._clock() > self._limit:
             return False
-        if not self._again and not self._search.left():
+        if not self._again and not self._search.pending():
             return False
         if self._clock() > self._alone + _REJOIN_SECONDS:
             raise self._gone
@@ -283,7 +283,7 @@ class _Group:
         search, summary = self._search, self.summary
         key = self._work.key
         summary.spread = self._sample.spread()
-        summary.unguided = search.unguided
+        summary.unguided = search.report().get("unguided", [])
         is_done = key is not None and not summary.left and not summary.skipped
         entries = self._entries | ({"finished": key} if is_done else {})
         with self._holding, ExitStack() as stack:  # until all is stored
@@ -317,7 +317,7 @@ class _Group:
     def _shared_task(self, lane: Lane, is_over: bool) -> Task | None:
         """The next task that every device measures, once the search is over."""
         if self._shared is None:
-            if not is_over or len(self.lanes) == 1 or self._again or self._search.left():
+            if not is_over or len(self.lanes) == 1 or self._again or self._search.pending():
                 return None
             tasks = self._sample.tasks()
             has_time = self._schedule.has_time(len(tasks))
@@ -326,12 +326,12 @@ class _Group:
         return tasks.pop(0) if tasks else None
 
     def _count_left(self) -> None:
-        left, coming = [*self._search.left(), *self._again], self._search.coming()
+        left = [*self._search.pending(), *self._again]
         problems = {task.problem for task in left}
         busy = [lane.task for lane in self.lanes if lane.task] if self._shared is None else []
         left += [task for task in busy if task.problem not in problems]
-        self.summary.expect(left, coming)
-        seconds = self._schedule.left_seconds([*left, *coming])
+        self.summary.expect(left)
+        seconds = self._schedule.left_seconds(left)
         self.summary.left_seconds = None if seconds is None else seconds / max(1, len(self.lanes))
 
 

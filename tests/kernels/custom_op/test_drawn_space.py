@@ -76,7 +76,7 @@ def test_the_example_is_planned_swept_and_fitted(drawn, tmp_path, name) -> None:
     assert len(chosen.pools) == len(SHAPES) and not chosen.is_empty
     strategy = partial(search(name), seed=1)
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
-        outlook = Outlook.of(chosen, search_of(chosen, strategy, {}).left())
+        outlook = Outlook.of(chosen, search_of(chosen, strategy, {}).pending())
         assert len(outlook.tasks) == len(SHAPES) and outlook.cells
         bench = Softmax()
         summary = sweep(bench, store, chosen, strategy)

@@ -153,7 +153,7 @@ def test_50_400_configs_at_100_shapes_are_planned_and_searched_with_few_of_them_
     chosen_search = search(name)(chosen.tasks, {}, advice=advice, seed=1)
     # Those that the search chooses among; none of the five million others.
     tasks = searched(chosen_search)
-    assert asked["launch"] <= 100 * 2 * DRAWN and not chosen_search.left()
+    assert asked["launch"] <= 100 * 2 * DRAWN and not chosen_search.pending()
     assert {task.problem for task in tasks} == set(wanted)
     assert run_writer.searched(chosen)[SEARCHED] == {"large float32": {"pairs": 100 * 50_400}}
     for problem in wanted:

@@ -169,16 +169,16 @@ def cells_of(known):
 @pytest.mark.slow
 def test_what_is_stored_is_not_looked_for_again(found):
     tasks, known = [one.task for one in SPACES], stored(found)
-    left = Plane(tasks, known).left()
+    left = Plane(tasks, known).pending()
     # What was measured later says more of the first shapes.
     assert len(left) < 0.3 * len(tasks)
     more = measured_in(resumed(known)).keys() - measured_in(found).keys()
     assert len(more) < 0.1 * cells_of(known)
     half = {problem: known[problem] for problem in list(known)[: len(known) // 2]}
-    assert set(known) - set(half) <= {task.problem for task in Plane(tasks, half).left()}
+    assert set(known) - set(half) <= {task.problem for task in Plane(tasks, half).pending()}
     few = {problem: dict(list(configs.items())[: LEAST // 2]) for problem, configs in known.items()}
     again = Plane(tasks, few)
-    assert len(again.left()) == len(tasks)
+    assert len(again.pending()) == len(tasks)
     asked = next(iter(again.ask()))
     free = [config for config in asked.configs if config not in few[asked.problem]]
     assert free and len(asked.configs) - len(free) <= 1
@@ -225,7 +225,7 @@ def test_it_says_where_knobs_do_not_tell_which_configs_are_fast(kind, says_nothi
         return searches[0]
 
     simulate(search, Landscape(kind, 2000, 4, 1).spaces(), 1, math.inf)
-    assert searches[0].unguided == (["made_up float32"] if says_nothing else [])
+    assert searches[0].report() == {"unguided": ["made_up float32"] if says_nothing else []}
 
 
 @pytest.mark.slow
@@ -270,7 +270,7 @@ def test_a_problem_whose_configs_all_fail_ends_and_so_does_one_that_is_skipped()
         else:
             search.tell(task, {config: Outcome("crashed", "made up") for config in task.configs})
         assert asked < 50
-    assert not search.left() and asked > 3
+    assert not search.pending() and asked > 3
 
 
 @pytest.mark.slow

@@ -149,13 +149,13 @@ def test_what_the_store_knows_is_not_proposed_again():
     before = known({TILES[0]: None} | dict.fromkeys(TILES[1:20], 1000))
     task = space().task
     search = Watched([task], {task.problem: before}, most=24)
-    assert [len(left.candidates) for left in search.left()] == [4]
+    assert [len(left.candidates) for left in search.pending()] == [4]
     (asked,) = search.ask()
     assert len(set(asked.configs) & set(before)) == 1 and len(asked.configs) == PROPOSALS + 1
     assert next(iter(search.ask())) == asked
     search.tell(asked, {})
-    assert not search.left() and not list(search.ask())
-    assert not TPE([task], {task.problem: before}, most=20).left()
+    assert not search.pending() and not list(search.ask())
+    assert not TPE([task], {task.problem: before}, most=20).pending()
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def whole() -> Plan:
 
 def missing(plan: Plan, stored) -> list[Task]:
     """What an adaptive search would still measure."""
-    return list(Adaptive(plan.tasks, known(stored, {"toy"})).left())
+    return list(Adaptive(plan.tasks, known(stored, {"toy"})).pending())
 
 
 def renew(store: Store) -> Comparison:
@@ -109,7 +109,7 @@ def test_after_a_refactoring_nothing_is_measured_again(toy, measured, bench, mod
     assert asked(missing(whole(), before)) == {"row", "persistent", "split"}
     found = compare(before, TARGET)
     assert (len(found.same), found.changed, +found.undecided) == (len(SHAPES) * len(CONFIGS), (), {})
-    assert not search_of(whole(), Adaptive, found.applied(before)).left() and measured.coverage(DEVICE) == before
+    assert not search_of(whole(), Adaptive, found.applied(before)).pending() and measured.coverage(DEVICE) == before
     assert renew(measured).lines == (
         "the kernels' sources changed, the compiled code of 6 stored measurements did not: kept",
     )
