@@ -18,17 +18,19 @@ import numpy as np
 from normtune.benchmarks.lib.simulation import Space
 from normtune.benchmarks.lib.t4 import RecordedSpace
 from normtune.benchmarks.places import RESULTS, write
-from normtune.benchmarks.recorded_spaces import foreign, recorded, some, space_of
+from normtune.benchmarks.recorded_spaces import BYTES_PER_SECOND, foreign, recorded, some, space_of
 from normtune.kernels.config import Config
 from normtune.results.records import ROUNDS_PER_BLOCK
-from normtune.tuner.plan.estimate import H200, SENTINEL_MOVED
 from normtune.tuner.search import paired
 from normtune.tuner.search.adaptive import two_batches
 from normtune.tuner.search.paired import PRECISION
 from normtune.tuner.search.protocol import Batch, Race, Samples
 from normtune.tuner.search.race import LOOKS, race
 from normtune.tuner.search.rounds import timed
+from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES
 
+# Bytes read and written by the sentinel of a round, with the untimed copy.
+SENTINEL_MOVED = (1 + SENTINEL_COPIES) * 2 * SENTINEL_BYTES
 PROBLEMS = 400
 RACES = 200
 CONFIGS = 64
@@ -61,7 +63,7 @@ class Session:
         self.seconds += sum(
             sum(one) * 1e-9 * self._space.launches + ROUNDS_PER_BLOCK * self._space.fixed for one in times.values()
         )
-        self.seconds += ROUNDS_PER_BLOCK * SENTINEL_MOVED / H200.bytes_per_second
+        self.seconds += ROUNDS_PER_BLOCK * SENTINEL_MOVED / BYTES_PER_SECOND
         return times
 
 

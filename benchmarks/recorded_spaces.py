@@ -24,7 +24,6 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import read_parquet
 from normtune.results.exchange.recording import load_recording
 from normtune.results.records import ROUNDS_PER_BLOCK
-from normtune.tuner.plan.estimate import BINARY_GATE_SECONDS, BINARY_SECONDS, CONFIG_GATE_SECONDS, H200
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.timing.protocol import timed_launches
@@ -36,8 +35,10 @@ RECORDING = "nvidia-h200"
 FULL_SPACE = RESULTS / "nvidia_h100_80gb_hbm3" / "full_space.parquet"
 # Searches that do not time every config.
 PARTIAL = ("plane", "tpe", "random", "gp")  # the last two were searches of normtune
-# A binary of each config, compiled on the cores that the timing leaves free, and its gate.
-_OVERHEAD = BINARY_SECONDS / (H200.cores - 1) + BINARY_GATE_SECONDS + CONFIG_GATE_SECONDS
+# Of an H200 beside 16 cores: bytes a second that a copy reads and writes; seconds of a config's binary, compiled on the
+# cores that the timing leaves free, and of its gate at the trial problem and at its own.
+BYTES_PER_SECOND = 4.0e12
+_OVERHEAD = 0.147 / 15 + 4.0e-3 + 0.57e-3
 
 
 _UNKNOWN = ImplementationLaunch("")
@@ -59,7 +60,7 @@ def recorded(dtype: str = "bfloat16", recording: str | Path = RECORDING) -> list
     whole = [run.id for run in evidence.runs if run.protocol.get("strategy", "") not in PARTIAL]
     frame = evidence.frame[evidence.frame["run"].isin(whole)]
     frame = frame[(frame.status == "ok") & (frame.variant == "") & (frame.dtype == dtype)]
-    evict = 2 * evidence.devices()[0].l2_bytes / H200.bytes_per_second
+    evict = 2 * evidence.devices()[0].l2_bytes / BYTES_PER_SECOND
     spaces = []
     for (name, rows, hidden), part in cast(Any, frame.groupby(["operator", "rows", "hidden"])):
         times: dict[Config, list[int]] = {}

@@ -48,8 +48,8 @@ class Shuffled(Adaptive):
         super().__init__(tasks, known)
         self._seed = seed
 
-    def ask(self, seconds: float) -> Iterator[Task]:
-        left = sorted(self.left())
+    def ask(self) -> Iterator[Task]:
+        left = sorted(self.pending())
         Random(self._seed).shuffle(left)
         return iter(left)
 

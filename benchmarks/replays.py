@@ -30,7 +30,6 @@ from normtune.tuner.checking import subject
 from normtune.tuner.checking.subject import Checked, TableUnderTest
 from normtune.tuner.device.engine import Phases
 from normtune.tuner.device.replay import ReplayEngine, RoundsByBlock
-from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.protocol import Race
 from normtune.tuner.search.rounds import timed
@@ -90,9 +89,6 @@ class Replay:
         self._engine.draw_anew(seed)
         self.races, self._done = races, 0
         return self
-
-    def speed(self) -> Speed:
-        return self._engine.speed()
 
     def prepare(self, tasks: Iterable[Task], told: Callable[[int], None] | None = None) -> None:
         """Do nothing: no binary is needed."""

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,9 +90,10 @@ def _recorded(name: str, spaces: list[Space]) -> Scenario:
 def strategy(name: str, seed: int) -> Strategy:
     """A search with a seed, if it has one; one that leaves configs out goes on until the time ends, or to `MOST`."""
     chosen: Callable[..., Search] = SAMPLERS[name] if name in SAMPLERS else search(name)
-    if getattr(chosen, "makes_studies", False):
+    options = signature(chosen).parameters
+    if "studies" in options:
         return partial(chosen, seed=seed, most=MOST.get(name, sys.maxsize))
-    return partial(chosen, seed=seed, until=0.0) if getattr(chosen, "has_model", False) else chosen
+    return partial(chosen, seed=seed, until=0.0) if "until" in options else chosen
 
 
 def simulated(name: str, scenario: Scenario, seed: int, seconds: float) -> Played:

@@ -123,7 +123,7 @@ def simulate(
         return Simulated(told, clock.overhead, clock.now - clock.overhead, len(clock.begun), measured, ends, is_done)
 
     try:
-        while (task := next(iter(search.ask(seconds - clock.now)), None)) is not None:
+        while (task := next(iter(search.ask()), None)) is not None:
             problem, space = task.problem, by_problem[task.problem]
             clock.begin(space, task)
             drawn = zlib.crc32(f"{problem} {rounds.get(problem, 0)}".encode(), seed)

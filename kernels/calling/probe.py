@@ -1,8 +1,7 @@
-"""Facts about this machine from torch, Triton and other packages, each queried in its own process.
+"""Facts about this machine, each queried in a process of its own, and those of torch.
 
 In: a function that returns facts. Out: the facts, as a JSON dictionary. A broken library may raise anything, end its
-process or hang; the caller is safe from all three. `no_gpu` and `checks` interpret the facts; `tuner.machine.vendor`
-has those of drivers.
+process or hang; the caller is safe from all three. `tuner.machine` has the facts of other packages and of drivers.
 """
 
 import contextlib
@@ -11,14 +10,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any
 
 # torch loads in 2 to 20 s, from a slow disk in up to a minute.
 TIMEOUT_SECONDS = 120.0
-
-# Dependencies beside torch, Triton and the vendor's library. Each distribution has the name of its module.
-PACKAGES = ("numpy", "optuna", "pandas", "pebble", "pyarrow", "rich", "scipy", "sqlalchemy", "threadpoolctl", "typer")
 
 Facts = dict[str, Any]
 
@@ -50,26 +46,6 @@ def torch_facts() -> Facts:
     except Exception as error:
         return facts | {"error": message(error), "gpus": []}
     return facts | {"error": "", "gpus": gpus}
-
-
-def triton_facts() -> Facts:
-    """`missing`, or `version` and `cache`, the folder of its compiled kernels."""
-    try:
-        import triton
-        from triton import knobs
-
-        return {"version": triton.__version__, "cache": str(knobs.cache.dir)}
-    except (Exception, SystemExit) as error:
-        return {"missing": message(error)}
-
-
-def package_facts() -> Facts:
-    """Version of each of `PACKAGES`, or the reason why it is `missing`."""
-    facts: Facts = {}
-    for name in PACKAGES:
-        reason = _importable(name)
-        facts[name] = {"missing": reason} if reason else {"version": metadata.version(name)}
-    return facts
 
 
 def ask(facts_of: Callable[[], Facts], timeout: float = TIMEOUT_SECONDS) -> Facts:
@@ -105,16 +81,6 @@ def answer(module: str, name: str) -> None:
     sys.stdout.flush()
     # Skips the unloading of libraries: a broken one may crash there.
     os._exit(0)
-
-
-def _importable(name: str) -> str:
-    """Reason why a package cannot be imported or has no metadata; empty if it can and has."""
-    try:
-        metadata.version(name)
-        import_module(name)
-    except (Exception, SystemExit) as error:
-        return message(error)
-    return ""
 
 
 def message(error: BaseException) -> str:

@@ -7,7 +7,6 @@ from normtune.kernels.config import COPY
 from normtune.kernels.target import TARGETS
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Outcome
 from normtune.tuner.device.engine import Phases
-from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.search.rounds import timed
@@ -50,9 +49,6 @@ class MadeUp:
         self.delay = delay
         self.measured = []
         self.rounds = Counter()
-
-    def speed(self):
-        return Speed(0.0, 1e-6, 1)
 
     def prepare(self, tasks, on_progress=None):
         if on_progress:

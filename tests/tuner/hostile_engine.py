@@ -15,7 +15,6 @@ from normtune.kernels.target import TARGETS
 from normtune.results.records import ROUNDS_PER_BLOCK, Outcome
 from normtune.tests.tuner.benches import DEVICE
 from normtune.tuner.device.engine import Block, DeviceLostError, Identity, NoMemoryError
-from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.timing.rounds import RoundCounts
 
 
@@ -86,9 +85,8 @@ class HostileEngine:
     def identify(self):
         return Identity(DEVICE, TARGETS["sm_90"], {"triton": "0.0"}, 1 << 36, False, "cold")
 
-    def speed(self):
-        self.act("speed", [])
-        return Speed(1e12, 1e-5, 1)
+    def try_copy(self):
+        self.act("try_copy", [])
 
     def prove(self, problem, candidate):
         self.act("prove", [])

@@ -129,10 +129,10 @@ def test_the_sample_comes_first_and_the_other_search_hears_only_of_its_own_tasks
     _, others = sample_of(4)
     rest = [task._replace(candidates=task.candidates[:1]) for task in others.tasks]
     search = WithControl([*rest, *sample.tasks], {}, Exhaustive, sample)
-    assert (search.name, len(search.left())) == ("exhaustive", 6)
-    assert list(search.ask(math.inf))[:2] == list(sample.tasks)
-    for task in list(search.ask(math.inf)):
+    assert (search.name, len(search.pending())) == ("exhaustive", 6)
+    assert list(search.ask())[:2] == list(sample.tasks)
+    for task in list(search.ask()):
         batch = next(search.race(task))
         assert (list(batch.configs), batch.blocks) == (task.configs, 8)
         search.tell(task, {config: Outcome("ok", "", [0, 1], [2000, 2000]) for config in task.configs})
-    assert list(search.left()) == [] and sample.result().problems == 2
+    assert list(search.pending()) == [] and sample.result().problems == 2

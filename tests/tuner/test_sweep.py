@@ -14,13 +14,12 @@ from normtune.results.database.store import Store
 from normtune.results.records import Outcome
 from normtune.tests.commands import PATIENCE, wait_until
 from normtune.tests.tuner.benches import DEVICE, TARGET, MadeUp, sweep
-from normtune.tuner.device.engine import Phases, SkippedError
-from normtune.tuner.plan.estimate import Pace, Speed
+from normtune.tuner.device.engine import SkippedError
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive
-from normtune.tuner.sweep.outlook import look_ahead
+from normtune.tuner.sweep.outlook import search_of
 from normtune.tuner.sweep.report import end_lines, fruitless_line
 from normtune.tuner.sweep.schedule import Schedule
 
@@ -39,10 +38,9 @@ def test_everything_planned_is_stored_with_its_copy(store, small_plan):
     assert set(frame["status"]) == {"ok"}
     assert (frame["config"] == COPY.to_json()).sum() == 8
     (run,) = store.runs()
-    told = {"strategy": "adaptive", "regime": "cold", "sm_clock_mhz": [1, 2, 3], "correction": 1.0}
+    told = {"strategy": "adaptive", "regime": "cold", "sm_clock_mhz": [1, 2, 3]}
     told["seconds"] = {"compile": 0.0, "gate": 0.0, "timing": 1.0}
     assert told.items() <= run.protocol.items()
-    assert run.protocol["speed"].items() >= MadeUp().speed()._asdict().items()
 
 
 @pytest.mark.long
@@ -91,21 +89,17 @@ def test_a_failure_is_stored_with_its_reason_and_not_tried_again(store, small_pl
 
 
 class Clocked(MadeUp):
-    """A bench on which a problem takes `factor` times what is expected, on a clock of its own."""
+    """A bench on which a config takes `each` seconds, on a clock of its own."""
 
-    def __init__(self, factor=1.0, block_seconds=0.01, compiling=0.0):
+    def __init__(self, each=1.0, compiling=0.0):
         super().__init__()
         self.now = 0.0
-        self.factor = factor
-        self.block_seconds = block_seconds
+        self.each = each
         self.compiling = compiling
         self.closed = 0
 
     def clock(self):
         return self.now
-
-    def speed(self):
-        return Speed(0.0, self.block_seconds, 1)
 
     def compiled(self, task, seconds=None):
         if seconds is None or seconds >= self.compiling:
@@ -117,8 +111,7 @@ class Clocked(MadeUp):
         return False
 
     def measure(self, task, race):
-        pace = Pace(self.speed(), TARGET, Adaptive.expected_blocks)
-        self.now += self.factor * pace.measuring(task, 0)
+        self.now += self.each * len(task.candidates)
         return super().measure(task, race)
 
     def close(self):
@@ -131,81 +124,69 @@ def swept(bench, store, chosen, budget=None):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
-def test_the_budget_is_used_and_kept_and_the_end_says_what_is_left(store, other, small_plan, factor):
-    undisturbed = Clocked(factor, block_seconds=0.02)
+@pytest.mark.parametrize("each", [0.5, 1.0, 3.0])
+def test_the_budget_is_used_and_kept_and_the_end_says_what_is_left(store, other, small_plan, each):
+    undisturbed = Clocked(each)
     assert swept(undisturbed, other, small_plan).left == 0
     whole = undisturbed.now
-    bench = Clocked(factor, block_seconds=0.02)
+    bench = Clocked(each)
     summary = swept(bench, store, small_plan, budget=0.6 * whole)
     assert 0 < summary.problems < 8 and summary.problems + summary.left == 8
     assert 0.3 * whole < bench.now < 0.6 * whole
     assert summary.left_seconds == pytest.approx(whole - bench.now, rel=0.2)
     frame = store.load().frame
     assert len(frame[["operator", "rows", "hidden"]].drop_duplicates()) == summary.problems
-    rest = swept(Clocked(factor, block_seconds=0.02), store, small_plan)
+    rest = swept(Clocked(each), store, small_plan)
     assert (rest.problems, rest.known, rest.left) == (summary.left, summary.problems, 0)
+
+
+def test_nothing_is_said_of_the_time_left_before_the_third_problem(small_plan):
+    going, tasks = Schedule(None, Exhaustive(small_plan.tasks, {}), small_plan.tasks), small_plan.tasks
+    for task in (tasks[0], tasks[0], tasks[1]):
+        going.measured(task, 10.0)
+        assert going.left_seconds(tasks) is None
+    going.measured(tasks[2], 10.0)
+    assert going.left_seconds(tasks) > 0
 
 
 def test_what_is_left_follows_what_the_other_problems_took_in_all(small_plan):
     """A search may ask for a problem more often than it expected."""
-    bench, tasks = Clocked(1.0, block_seconds=0.02), small_plan.tasks
-    outlook = look_ahead(bench, None, small_plan, Exhaustive)
-    pace = Pace(bench.speed(), bench.target, Exhaustive.expected_blocks, 0.0, 1.0, "cold")
-    going = Schedule(bench, Exhaustive(tasks, {}), pace, outlook.tasks, clock=bench.clock)
-    left = tasks[4:]
-    before = going.left_seconds(left)
+    tasks = small_plan.tasks
+    going = Schedule(None, Exhaustive(tasks, {}), tasks)
     for task in tasks[:4]:
         for _ in range(3):
-            going.measured(task, 10.0)
-    taken, expected = 120.0, sum(pace.measuring(task, 0) for task in tasks[:4])
-    assert going.left_seconds(left) == pytest.approx(
-        sum(pace.measuring(task, 0) for task in tasks[4:]) * taken / expected, rel=0.1
-    )
-    assert going.left_seconds(left) > 2 * before
+            going.measured(task, 1.0 * len(task.candidates))
+    assert going.left_seconds(tasks[4:]) == pytest.approx(3.0 * sum(len(task.candidates) for task in tasks[4:]))
 
 
-def test_what_is_left_of_a_compute_bound_operator_follows_its_own_times():
-    """The estimate takes kernels to be bound by memory: one that takes 40 times as long says nothing of another."""
-    names, shapes = ["rms_norm_forward", "rms_norm_backward"], [(1, 64), (64, 64), (64, 128), (512, 128)]
+def test_what_is_left_of_an_operator_follows_its_own_times():
+    """One that takes 40 times as long says nothing of another, but of one without any."""
+    names = ["rms_norm_forward", "rms_norm_backward"]
+    shapes = [(1, 64), (64, 64), (64, 128), (512, 128)]
     chosen = plan(problems(names, ["bfloat16"], shapes), "default", TARGET)
-    bench = Clocked(1.0, block_seconds=0.2)
-    pace = Pace(bench.speed(), bench.target, Exhaustive.expected_blocks, 0.0, 1.0, "cold")
-    outlook = look_ahead(bench, None, chosen, Exhaustive)
-    going = Schedule(bench, Exhaustive(chosen.tasks, {}), pace, outlook.tasks, clock=bench.clock)
-    took = {task: pace.measuring(task, 0) * (40 if "forward" in task.problem.operator else 1) for task in chosen.tasks}
-    plain, bound = (
-        [task for task in chosen.tasks if name in task.problem.operator] for name in ("backward", "forward")
-    )
-
-    def left_after(done):
-        return going.left_seconds([task for task in chosen.tasks if task not in done])
-
-    for task in plain[:2]:
-        going.measured(task, took[task])
-    assert left_after(plain[:2]) < 0.2 * sum(took[task] for task in (*plain[2:], *bound))
-    going.measured(bound[0], took[bound[0]])
-    done = [*plain[:2], bound[0]]
-    rest = [task for task in chosen.tasks if task not in done]
-    assert left_after(done) == pytest.approx(sum(took[task] for task in rest), rel=0.2)
-    assert going.left_seconds(plain[2:]) < 2 * sum(took[task] for task in plain[2:])
+    going = Schedule(None, Exhaustive(chosen.tasks, {}), chosen.tasks)
+    slow, fast = ([task for task in chosen.tasks if name == task.problem.operator] for name in names)
+    for task in fast[:3]:
+        going.measured(task, len(task.candidates))
+    assert going.left_seconds(slow) == pytest.approx(sum(len(task.candidates) for task in slow))
+    going.measured(slow[0], 40 * len(slow[0].candidates))
+    assert going.left_seconds(slow[1:]) == pytest.approx(40 * sum(len(task.candidates) for task in slow[1:]))
+    assert going.left_seconds(fast[3:]) == pytest.approx(len(fast[3].candidates))
 
 
 @pytest.mark.long
-def test_a_problem_that_would_overrun_gives_way_to_one_that_does_not(store, other):
-    chosen = plan(problems(["rms_norm_forward"], ["bfloat16"], [(1, 64), (64, 64), (64, 128)]), "default", TARGET)
-    # Of these three the first in order takes a hundred times as long as the others.
-    undisturbed = Clocked()
-    swept(undisturbed, other, chosen)
-    first, *others = [task.problem for task in undisturbed.measured]
-    chosen = chosen._replace(
-        tasks=tuple(t if t.problem == first else t._replace(candidates=t.candidates[:1]) for t in chosen.tasks)
-    )
-    costs = {t.problem: Pace(Clocked().speed(), TARGET, Adaptive.expected_blocks).measuring(t, 0) for t in chosen.tasks}
-    bench = Clocked()
-    summary = swept(bench, store, chosen, budget=1.0 + 2 * sum(costs[problem] for problem in others))
-    assert {task.problem for task in bench.measured} == set(others)
-    assert summary.left == 1 and costs[first] > sum(costs[problem] for problem in others)
+def test_a_task_begins_only_if_the_longest_so_far_would_end_in_time(store, small_plan):
+    class Uneven(Clocked):
+        """The first task loads kernels, and the third is a long one."""
+
+        def measure(self, task, race):
+            self.now += {0: 50.0, 2: 30.0}.get(len(self.measured), 1.0)
+            return MadeUp.measure(self, task, race)
+
+    bench = Uneven()
+    summary = swept(bench, store, small_plan, budget=81.0 + 1.0 + 1.2 * 30.0 + 1.5)
+    # 50 + 1 + 30 seconds, then one more second twice, until less than 1.2 times the longest is left.
+    assert (summary.problems, bench.now) == (5, 83.0)
 
 
 def test_a_wait_for_the_compiler_ends_with_the_budget(store, small_plan):
@@ -241,21 +222,6 @@ def test_binaries_are_compiled_in_the_order_of_coverage_and_nobody_waits_for_lat
     bench = Compiling()
     swept(bench, store, small_plan)
     assert [task.problem for task in bench.measured] == bench.order
-
-
-@pytest.mark.long
-def test_what_was_seen_on_this_device_corrects_the_next_estimate(store, small_plan):
-    class Slow(Clocked):
-        def phases(self):
-            return Phases(0.0, 0.0, self.now, {})
-
-    first = Slow(factor=1.5)
-    swept(first, store, small_plan)
-    (run,) = store.runs()
-    assert run.protocol["estimated_seconds"] == pytest.approx(first.now / 1.5, rel=0.01)
-    outlook = look_ahead(Slow(), store, small_plan, Exhaustive)
-    naive = look_ahead(Slow(), None, outlook.plan._replace(tasks=outlook.tasks), Exhaustive)
-    assert outlook.estimate.timing == pytest.approx(1.5 * naive.estimate.timing, rel=0.01)
 
 
 @pytest.mark.long
@@ -437,7 +403,7 @@ def test_what_may_have_failed_by_chance_is_measured_again_when_asked(store, smal
     sweep(MadeUp(failures), store, small_plan, Adaptive)
     bench = MadeUp()
     assert sweep(bench, store, small_plan, Adaptive).problems == 0
-    assert look_ahead(bench, store, small_plan, Adaptive, retry_failed=True).cells > 0
+    assert search_of(small_plan, Adaptive, store.coverage(DEVICE), retry_failed=True).pending()
     summary = sweep(bench, store, small_plan, Adaptive, retry_failed=True)
     asked = {c.config for task in bench.measured for c in task.candidates}
     assert summary.problems == 4 and {crashed, timeout} <= asked and wrong not in asked

@@ -11,10 +11,9 @@ from normtune.results.exchange.recording import load_recording, write_recording
 from normtune.tests.commands import main
 from normtune.tests.tuner.benches import DEVICE, TARGET, MadeUp, sweep
 from normtune.tuner.device import replay
-from normtune.tuner.plan.estimate import H200, Pace, corrected
 from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.sweep.outlook import look_ahead
+from normtune.tuner.sweep.outlook import search_of
 from normtune.tuner.sweep.report import device_line, end_lines
 
 REPLAY = ("--device", "replay:nvidia-h200", "--rows", "1,512", "--hidden", "256")
@@ -38,7 +37,7 @@ def narrowed(whole):
 @pytest.mark.slow
 def test_what_is_known_in_one_regime_is_not_done_in_another(store, small_plan):
     for regime in ("cold", "warm", "eager"):
-        assert len(look_ahead(InRegime(regime), store, small_plan, Adaptive).tasks) == 8
+        assert len(search_of(small_plan, Adaptive, store.coverage(DEVICE, regime)).pending()) == 8
         assert sweep(InRegime(regime), store, small_plan, Adaptive).problems == 8
         assert sweep(InRegime(regime), store, small_plan, Adaptive).known == 8
     assert [run.regime for run in store.runs()].count("warm") == 1
@@ -81,22 +80,6 @@ def test_a_run_that_never_ends_has_its_regime_from_its_beginning(store, small_pl
         sweep(Killed("warm"), store, small_plan, Adaptive)
     assert [run.regime for run in store.runs()] == ["warm"]
     assert store.load().frame.empty and not store.load(regime="warm").frame.empty
-
-
-def test_estimates_learn_from_runs_of_the_same_regime(store, small_plan):
-    sweep(InRegime("warm"), store, small_plan, Adaptive)
-    (run,) = store.runs()
-    slow = run._replace(protocol=run.protocol | {"estimated_seconds": 40.0, "seconds": {"timing": 60.0}})
-    assert corrected([slow], DEVICE, "warm") == pytest.approx(1.5)
-    assert corrected([slow], DEVICE) == corrected([slow], DEVICE, "eager") == 1.0
-
-
-def test_nothing_is_evicted_warm_and_the_host_is_waited_for_in_eager(small_plan):
-    cold, warm, eager = (
-        Pace(H200, TARGET, Adaptive.expected_blocks, regime=name).timing(small_plan.tasks[0])
-        for name in ("cold", "warm", "eager")
-    )
-    assert warm < cold < eager
 
 
 @pytest.mark.long

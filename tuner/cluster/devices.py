@@ -85,7 +85,6 @@ class ClusterDevices:
         self._facts = parallel_on_node.facts()
         self._made: dict[str, Made] = {}
         self._compilers = Compilers(elsewhere=lambda target: CompilerTasks(ray, target, self._facts, self._made))
-        self._compilers.workers = max(1, int(there.get("CPU", 1)))
         self._compilers.enter()  # they stay while no device is there
         # Actors that wait for a GPU, by the answer that says where they are.
         self._waiting: dict[Any, Any] = {}

@@ -8,7 +8,6 @@ from threading import Lock
 
 from normtune.kernels.call import AnyLaunch, ImplementationLaunch
 from normtune.kernels.problem import Problem
-from normtune.results.parallel.processes import cores
 from normtune.results.records import Outcome, TimedCode
 from normtune.tuner.compiling.binary_cache import BinaryCache
 from normtune.tuner.compiling.compiler import Compiled
@@ -92,11 +91,9 @@ class Compilers:
 
     Attributes:
         folder: of the cache, if any.
-        workers: number of compilers at once.
     """
 
     def __init__(self, cache: BinaryCache | None = None, elsewhere: Callable[[str], Executor] | None = None) -> None:
-        self.workers = cores()
         self._elsewhere = elsewhere
         self.folder = cache.folder if cache else None
         self._cache = cache

@@ -38,7 +38,6 @@ from normtune.tuner.device.engine import (
 from normtune.tuner.device.session import Session
 from normtune.tuner.device.worker import Worker, WorkerLostError
 from normtune.tuner.plan.binaries import compile_class
-from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.protocol import Race
@@ -145,21 +144,6 @@ class Bench:
         """Regime of the timing."""
         return self._identity.regime
 
-    def speed(self) -> Speed:
-        """Speed of this machine.
-
-        Raises:
-            NormtuneError: even a copy fails on the device.
-        """
-        try:
-            speed: Speed = self.ask_twice("speed", seconds=STEPS_SECONDS)
-        except (WorkerLostError, NoMemoryError) as error:
-            raise NormtuneError(
-                f"{self.device.label} cannot be measured, a plain copy failed ({error}): `normtune doctor` looks for "
-                "the cause, such as other processes that hold its memory"
-            ) from None
-        return speed._replace(cores=self._compilers.workers)
-
     @cached_property
     def _gated(self) -> dict[object, Outcome | None]:
         """Failures in the gate by binary and launch; None for a binary that passed on this or a like device."""
@@ -201,11 +185,13 @@ class Bench:
             self._seconds["compile"] += time.perf_counter() - start
 
     def examine(self, tasks: Iterable[Task]) -> None:
-        """Run the functions of each operator at its smallest task, before anything is measured.
+        """Copy memory, and run the functions of each operator at its smallest task, before anything is measured.
 
         Raises:
             OperatorError: a function raises, returns a wrong value, or kills the process.
+            NormtuneError: even a copy fails on the device.
         """
+        self._try_copy()
         smallest: dict[Key, Task] = {}
         for task in sorted(tasks, key=lambda task: math.prod(task.problem.shape)):
             if task.candidates:
@@ -221,6 +207,15 @@ class Bench:
                     ) from None
                 with suppress(WorkerLostError):  # the gate finds the config
                     self.ask("make_calls", problem, candidates, seconds=STEPS_SECONDS)
+
+    def _try_copy(self) -> None:
+        try:
+            self.ask_twice("try_copy", seconds=STEPS_SECONDS)
+        except (WorkerLostError, NoMemoryError) as error:
+            raise NormtuneError(
+                f"{self.device.label} cannot be measured, a plain copy failed ({error}): `normtune doctor` looks for "
+                "the cause, such as other processes that hold its memory"
+            ) from None
 
     def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
         """Gate each binary once, time the candidates that pass, compare their outputs again.

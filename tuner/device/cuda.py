@@ -20,7 +20,6 @@ from normtune.results.regimes import COLD
 from normtune.tuner.device.engine import Block, DeviceLostError, Identity, NoMemoryError
 from normtune.tuner.machine.nvidia import unknown_driver
 from normtune.tuner.machine.vendor import open_library
-from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.timing.gate import LaunchFailedError, gate, make_calls, one_line, prove
 from normtune.tuner.timing.timing import CudaSession, Timer
@@ -62,7 +61,6 @@ class CudaEngine:
             "python": platform.python_version(),
         }
         self._timer: Timer | None = None
-        self._speed: Speed | None = None
         self._session: CudaSession[Config] | None = None
         self._watch = Watch(hardware, is_hip)
         self._watch.start()
@@ -73,12 +71,10 @@ class CudaEngine:
             free, _ = torch.cuda.mem_get_info(self._torch_device)
         return Identity(self.device, self.target, self.software, free, True, self._regime)
 
-    def speed(self) -> Speed:
-        """Speed, measured with warm clocks; the number of cores is the caller's."""
-        if self._speed is None:
-            with self._translated():
-                self._speed = Speed(*self.ready().speed(), 1)
-        return self._speed
+    def try_copy(self) -> None:
+        """Create the timer, which copies memory until the clocks are warm."""
+        with self._translated():
+            self.ready()
 
     def prove(self, problem: Problem, candidate: Candidate) -> None:
         """Compute the inputs and the reference of a candidate's gate."""

@@ -12,7 +12,6 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.records import Device, Outcome
-from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.timing.rounds import RoundCounts
 
@@ -97,8 +96,8 @@ class Engine(Protocol):
     def identify(self) -> Identity:
         """Identity of the engine."""
 
-    def speed(self) -> Speed:
-        """Speed of the machine; called once the engine is open, so that the result is ready when it is needed."""
+    def try_copy(self) -> None:
+        """Copy memory, to find out whether the device works; called once the engine is open, and by the parent."""
 
     def prove(self, problem: Problem, candidate: Candidate) -> None:
         """Compute the inputs and the reference of a candidate's gate, to find faults of the operator.

@@ -21,16 +21,11 @@ from normtune.results.exchange.recording import load_recording, recordings
 from normtune.results.records import REPLAY_PREFIX, ROUNDS_PER_BLOCK, Outcome, launch_digest
 from normtune.results.regimes import COLD, in_regime
 from normtune.tuner.device.engine import Block, Engine, Identity
-from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.timing.rounds import RoundCounts
 
 # Recorded blocks of one config: block number to its samples, ns.
 RoundsByBlock = dict[int, list[int]]
-
-
-# Seconds to draw a config's block and send it to the sweep, on a core of 2024.
-_BLOCK_SECONDS = 1e-5
 
 
 class ReplayEngine(Engine):
@@ -74,9 +69,8 @@ class ReplayEngine(Engine):
         """The recorded device, which needs no binaries and no memory."""
         return Identity(self._device, self._target, self._software, None, False, self._regime)
 
-    def speed(self) -> Speed:
-        """Speed of a replay: no bytes are moved."""
-        return Speed(0.0, _BLOCK_SECONDS, 1)
+    def try_copy(self) -> None:
+        """Do nothing: no memory is copied."""
 
     def begin(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
         """Find the recorded cells of these launches."""

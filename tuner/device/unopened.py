@@ -14,7 +14,6 @@ from normtune.results.records import Device, Run
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.open import ALL, names_of, split
 from normtune.tuner.machine.nvidia import driver_facts
-from normtune.tuner.plan.estimate import H200, Speed
 
 _DRIVER_SECONDS = 10.0
 
@@ -26,19 +25,11 @@ class Named(NamedTuple):
     identity: Identity | None
 
 
-class AbsentGpu(Identity):
-    """In place of a missing GPU, for plans."""
-
-    def speed(self) -> Speed:
-        """Speed measured on an H200."""
-        return H200
-
-
-def absent_gpu(regime: str) -> AbsentGpu:
+def absent_gpu(regime: str) -> Identity:
     """The limits of an H200, for a regime of the timing."""
     target = TARGETS["sm_90"]
     device = Device("no GPU here, planned as for an H200", "sm_90", target.sms, target.l2_bytes, 0, "absent", "none")
-    return AbsentGpu(device, target, {}, None, False, regime)
+    return Identity(device, target, {}, None, False, regime)
 
 
 def unopened(names: str | None, regime: str, runs: Collection[Run]) -> list[Named]:

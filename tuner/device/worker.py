@@ -186,9 +186,9 @@ def _serve(
     if not _reply(connection, open_engine, ()):
         return
     assert engine is not None
-    # Done while the parent plans, so that kernels are compiled and clocks are high. The step `speed` repeats any error.
+    # Done while the parent plans: kernels are compiled and clocks are high then. Asked again it raises any error.
     with suppress(Exception):
-        engine.speed()
+        engine.try_copy()
     while True:
         try:
             step, arguments = connection.recv()

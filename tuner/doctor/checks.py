@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 import normtune
 from normtune.kernels.arguments import checked
-from normtune.kernels.calling.probe import Facts, ask, package_facts, torch_facts, triton_facts
+from normtune.kernels.calling.probe import Facts, ask, torch_facts
 from normtune.results.paths import unwritable
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
+from normtune.tuner.machine.packages import package_facts, triton_facts
 from normtune.tuner.machine.vendor import smi_facts
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"

@@ -8,8 +8,9 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from normtune.kernels.calling.probe import Facts, torch_facts, triton_facts
+from normtune.kernels.calling.probe import Facts, torch_facts
 from normtune.tuner.machine import vendor
+from normtune.tuner.machine.packages import triton_facts
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # ROCm obeys these, too.

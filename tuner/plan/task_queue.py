@@ -48,25 +48,25 @@ class TaskQueue:
             seeds.setdefault(problem.key, {})[problem.shape] = medians
         self._groups = {name: _Group(members, seeds.get(name, {})) for name, members in groups.items()}
         turns = zip_longest(*(group.tasks for group in self._groups.values()))
-        self._left = {task.problem: task for turn in turns for task in turn if task is not None}
+        self._pending = {task.problem: task for turn in turns for task in turn if task is not None}
         self._taken = 0
 
-    def left(self) -> list[Task]:
+    def pending(self) -> list[Task]:
         """The tasks not yet taken, in the order of coverage, operators and dtypes in turn."""
-        return list(self._left.values())
+        return list(self._pending.values())
 
     def choices(self) -> Iterator[Task]:
         """The remaining tasks: the most useful one first, then the others in the order of coverage."""
         best = self._contested()
         if best is not None:
             yield best
-        for task in self.left():
+        for task in self.pending():
             if best is None or task.problem != best.problem:
                 yield task
 
     def take(self, task: Task) -> None:
         """Remove a task, as its measurement begins; again, if the device of the first time was lost."""
-        self._taken += self._left.pop(task.problem, None) is not None
+        self._taken += self._pending.pop(task.problem, None) is not None
         self._groups[task.problem.key].take(task.problem.shape)
 
     def learn(self, problem: Problem, medians: Medians) -> None:

@@ -11,15 +11,12 @@ from normtune.tuner.timing.protocol import ALL_BLOCKS
 
 FIRST_BLOCKS = 3  # 6 rounds for all configs, on three draws of offsets
 CLOSE = 1.10  # candidates for the best: configs within 10 % of the best after the first blocks
-# Share of these candidates in sweeps of an H200.
-CLOSE_SHARE = 0.42
 
 
 class Adaptive(ByProblem):
     """A `protocol.Search`."""
 
     name = "adaptive"
-    expected_blocks = FIRST_BLOCKS + CLOSE_SHARE * (ALL_BLOCKS - FIRST_BLOCKS)
     least_blocks = FIRST_BLOCKS
 
     def batches(self, task: Task) -> Race:

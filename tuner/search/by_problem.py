@@ -40,11 +40,11 @@ class ByProblem(Search):
         done = {config for config, coverage in known.items() if coverage.status != "ok" or coverage.samples >= least}
         return [candidate for candidate in task.candidates if candidate.config not in done]
 
-    def left(self) -> Sequence[Task]:
+    def pending(self) -> Sequence[Task]:
         """The tasks not yet begun, in the order of coverage."""
-        return self._queue.left()
+        return self._queue.pending()
 
-    def ask(self, seconds: float) -> Iterator[Task]:
+    def ask(self) -> Iterator[Task]:
         """The tasks, most useful first."""
         return self._queue.choices()
 

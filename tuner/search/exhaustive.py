@@ -10,7 +10,6 @@ class Exhaustive(ByProblem):
     """A `protocol.Search`."""
 
     name = "exhaustive"
-    expected_blocks = ALL_BLOCKS
     least_blocks = ALL_BLOCKS
 
     def batches(self, task: Task) -> Race:

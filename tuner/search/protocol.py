@@ -9,8 +9,8 @@ caller then makes these calls:
 
 1. `Search(tasks, known)`, once per sweep. `known` holds the measurements with the present kernels, failures included. A
    config that is not in it was never measured, or has to be measured again.
-2. `left()` returns the problems that are not done.
-3. `ask(seconds)`, repeatedly, yields the tasks worth measuring now, the best first. Binaries are compiled ahead in this
+2. `pending()` returns the problems that are not done.
+3. `ask()`, repeatedly, yields the tasks worth measuring now, the best first. Binaries are compiled ahead in this
    order, for these tasks only. The caller takes the first task that is compiled and fits into the time left. A task may
    hold some of a problem's configs, and a problem may return in a later task. Times are compared only within rounds, so
    new configs need an anchor: the best config timed before. The sweep ends when `ask` yields no task, or none fits.
@@ -32,8 +32,8 @@ The candidates of a large space are a `plan.pool.Pool`, which gives a config its
 that leaves configs out takes some of them by `task.drawn`, and others by `Pool.of` and `draw`. Tasks that it yields
 hold candidates, never a pool.
 
-A sweep that was stopped begins its search again, with all that is stored. What only some searches have to say has a
-default in `Search`.
+A sweep that was stopped begins its search again, with all that is stored. `report()` has what only some searches have
+to say.
 
 A search that visits each problem once is best a subclass of `by_problem.ByProblem`, as `exhaustive`. A sampler per
 problem yields tasks of a few configs; while those of one problem are compiled, those of others are measured.
@@ -84,28 +84,25 @@ class Search(ABC):
 
     Attributes:
         name: in the registry, and in the protocol of the stored run.
-        expected_blocks: mean number of blocks per candidate of `left`, for estimates of time.
-        longest: how many times as long as `left` says it may take.
-        leaves_out: whether it leaves configs out; it then takes `advice` and `seed`.
-        has_model: whether it expects gains of configs, and takes `until`.
-        makes_studies: whether it keeps studies of Optuna.
+        leaves_out: whether it leaves configs out; it then takes `advice`, `seed` and `most`.
     """
 
     name: str
-    expected_blocks: float
-    longest: float = 1.0
-    leaves_out = has_model = makes_studies = False
+    leaves_out = False
 
     @abstractmethod
     def __init__(self, tasks: Sequence[Task], known: Known) -> None: ...
 
     @abstractmethod
-    def left(self) -> Sequence[Task]:
-        """The problems that are not done, each with its still possible configs, in about the order of `ask`."""
+    def pending(self) -> Sequence[Task]:
+        """The tasks of the problems that are not done, each with about as many configs as will be timed.
+
+        They are in about the order of `ask`.
+        """
 
     @abstractmethod
-    def ask(self, seconds: float) -> Iterator[Task]:
-        """The tasks worth measuring now, the best first, with so many seconds left, infinite without a budget; pure."""
+    def ask(self) -> Iterator[Task]:
+        """The tasks worth measuring now, the best first; pure."""
 
     @abstractmethod
     def race(self, task: Task) -> Race:
@@ -115,14 +112,13 @@ class Search(ABC):
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Receive the outcomes of a task, the copy included; empty if it could not be measured."""
 
-    def coming(self) -> Sequence[Task]:
-        """Tasks that are expected but not in `left`, for estimates of time."""
-        return ()
+    def report(self) -> Mapping[str, list[str]]:
+        """What only some searches have to say, by name.
 
-    @property
-    def unguided(self) -> list[str]:
-        """Operators and dtypes in which it knew nothing of configs that it had not timed."""
-        return []
+        `unguided`: operators and dtypes in which it knew nothing of configs that it had not timed. `refinement`: lines
+        about the loss that uncertain thresholds of a table may have.
+        """
+        return {}
 
 
 class Wrapped(Search):
@@ -130,7 +126,7 @@ class Wrapped(Search):
 
     def __init__(self, search: Search, own: Sequence[Task] = ()) -> None:
         self._search, self._own = search, list(own)
-        self.name, self.expected_blocks = search.name, search.expected_blocks
+        self.name = search.name
 
     @abstractmethod
     def own_race(self, task: Task) -> Race:
@@ -140,14 +136,14 @@ class Wrapped(Search):
     def own_tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Receive the outcomes of a task of its own, which is no longer left."""
 
-    def left(self) -> Sequence[Task]:
+    def pending(self) -> Sequence[Task]:
         """The tasks of both that are not done."""
-        return [*self._own, *self._search.left()]
+        return [*self._own, *self._search.pending()]
 
-    def ask(self, seconds: float) -> Iterator[Task]:
+    def ask(self) -> Iterator[Task]:
         """Its own tasks, then those of the other search."""
         yield from list(self._own)
-        yield from self._search.ask(seconds)
+        yield from self._search.ask()
 
     def race(self, task: Task) -> Race:
         """The batches of its own tasks, or the other search's."""
@@ -159,19 +155,9 @@ class Wrapped(Search):
         is_own, self._own = len(others) < len(self._own), others
         (self.own_tell if is_own else self._search.tell)(task, outcomes)
 
-    @property
-    def longest(self) -> float:  # type: ignore[override]
+    def report(self) -> Mapping[str, list[str]]:
         """As that of the other search."""
-        return self._search.longest
-
-    @property
-    def unguided(self) -> list[str]:
-        """As that of the other search."""
-        return self._search.unguided
-
-    def coming(self) -> Sequence[Task]:
-        """Those of the other search."""
-        return self._search.coming()
+        return self._search.report()
 
 
 # Creates a search: its class, or a `partial` of it with options.

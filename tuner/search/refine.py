@@ -64,7 +64,6 @@ class Refine(Search):
     """A `protocol.Search`; the known measurements include those that the table was fitted to."""
 
     name = "refine"
-    expected_blocks = 6.0  # mean of a race over problems of an H200
 
     def __init__(self, tasks: Sequence[Task], known: Known, refinement: Refinement) -> None:
         self._until, self._choices = refinement.until, refinement.choices
@@ -74,32 +73,32 @@ class Refine(Search):
             for shape in disputes.shapes:
                 if Problem(key, *shape) not in self._tasks:
                     disputes.take(shape)
-        self._left: Sequence[Task] | None = None
+        self._pending: Sequence[Task] | None = None
         # By problem its neighbours, and the task of the configs that are nearly the best there.
         self._kept: dict[Problem, tuple[tuple[Shape, ...], Task]] = {}
 
-    def left(self) -> Sequence[Task]:
+    def pending(self) -> Sequence[Task]:
         """The tasks that have to be measured, from the present estimate, the most useful first."""
-        if self._left is None:
-            self._left = self._wanted()
-        return self._left
+        if self._pending is None:
+            self._pending = self._wanted()
+        return self._pending
 
-    def ask(self, seconds: float) -> Iterator[Task]:
-        """As `left`, whatever the budget."""
-        return iter(self.left())
+    def ask(self) -> Iterator[Task]:
+        """As `pending`."""
+        return iter(self.pending())
 
     def race(self, task: Task) -> Race:
         """A race of the task's configs; `ask` no longer yields its problem."""
         from normtune.tuner.search.race import race  # loads scipy, which a sweep with nothing to measure does not need
 
-        self._left = None
+        self._pending = None
         self._tasks.pop(task.problem, None)  # it is no longer there if the device of its first race was lost
         self._of(task).take(task.problem.shape)
         return race(task.configs)
 
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Learn the median times of a shape."""
-        self._left = None
+        self._pending = None
         times = {config: outcomes[config].nanoseconds for config in task.configs if config in outcomes}
         medians = {config: float(np.median(values)) for config, values in times.items() if len(values)}
         self._of(task).learn(task.problem.shape, medians)
@@ -108,8 +107,8 @@ class Refine(Search):
         """The mean loss, a log ratio, of each function to be expected where nobody measured; see `Disputes`."""
         return {key: disputes.expected for key, disputes in self._disputes.items()}
 
-    def lines(self) -> list[str]:
-        """The loss of each function to be expected at shapes that nobody measured, and the least certain thresholds."""
+    def report(self) -> Mapping[str, list[str]]:
+        """`refinement`: for each function the loss to be expected elsewhere, and the least certain thresholds."""
         lines = []
         for key, disputes in self._disputes.items():
             loss = disputes.expected
@@ -120,7 +119,7 @@ class Refine(Search):
                 for threshold in disputes.thresholds()[:_SHOWN]
             ]
             lines.append("; ".join([f"{key}: expected loss at shapes that were not measured: {known}", *uncertain]))
-        return lines
+        return {"refinement": lines}
 
     def _wanted(self) -> Sequence[Task]:
         wanted: list[tuple[float, Task]] = []
@@ -154,10 +153,6 @@ class Refine(Search):
 
 class WithUntimed(Wrapped):
     """A `protocol.Search`: the configs of a table that have no time, then those of its refinement."""
-
-    def __init__(self, refine: Refine, untimed: Sequence[Task]) -> None:
-        super().__init__(refine, untimed)
-        self.lines = refine.lines
 
     def own_race(self, task: Task) -> Race:
         """All rounds, so that a fit can rely on a single measurement."""

@@ -41,8 +41,7 @@ SHARE, LEAST = 0.1, 24
 class SamplerSearch(Search):
     """A `protocol.Search`. A subclass has the sampler; `studies` is a file, `most` bounds the configs of a problem."""
 
-    expected_blocks = 4.0
-    makes_studies = leaves_out = True
+    leaves_out = True
     sampler: Callable[..., optuna.samplers.BaseSampler]
 
     def __init__(
@@ -58,20 +57,20 @@ class SamplerSearch(Search):
         self._problems: dict[Problem, _ProblemSearch] = {}
         create = partial(optuna.create_study, storage=None if studies is None else storage(studies))
         suffix = uuid.uuid4().hex[:8]
-        for task in TaskQueue(tasks).left():
+        for task in TaskQueue(tasks).pending():
             advised, own = (advice or {}).get(task.problem, ()), known.get(task.problem, {})
             named = partial(create, study_name=f"{self.name} {task.problem} {suffix}", sampler=self.sampler(seed=seed))
             self._problems[task.problem] = _ProblemSearch(task, own, advised, seed, most, named)
 
-    def left(self) -> Sequence[Task]:
+    def pending(self) -> Sequence[Task]:
         """The problems that are not done, each with about as many configs as will be timed."""
         undone = {problem: one for problem, one in self._problems.items() if one.room}
         return [Task(problem, tuple(islice(one.untimed(), max(2, one.room)))) for problem, one in undone.items()]
 
-    def ask(self, seconds: float) -> Iterator[Task]:
+    def ask(self) -> Iterator[Task]:
         """The next task of a few problems; the same ones until one of them is measured."""
         undone = [(problem, one) for problem, one in self._problems.items() if one.room]
-        undone.sort(key=lambda pair: (not pair[1].pending, len(pair[1].logs) // PROPOSALS))
+        undone.sort(key=lambda pair: (not pair[1].trials, len(pair[1].logs) // PROPOSALS))
         for problem, one in undone[:_OPEN]:
             others = [other for other in self._problems if other.key == problem.key and self._problems[other].best]
             others.sort(key=lambda other: (distance(problem, other), other))
@@ -124,7 +123,7 @@ class _ProblemSearch:
         self._study: optuna.Study | None = None
         times = medians_of(known)
         self.logs = {c: math.log(times[c]) if c in times else math.inf for c in known if c in self._candidates}
-        self.pending: dict[Config, optuna.Trial | None] = {}
+        self.trials: dict[Config, optuna.Trial | None] = {}
 
     @property
     def room(self) -> int:
@@ -143,23 +142,23 @@ class _ProblemSearch:
 
     def next(self, near: Sequence[Config]) -> list[Candidate]:
         """New configs, first ones and the best nearby before proposals, and the best so far; the same until `tell`."""
-        if not self.pending:
+        if not self.trials:
             self._study = self._study or self._create()
             admitted = dict.fromkeys(filter(None, map(self._admitted, [*self._first, *near])))
             first = [config for config in admitted if config not in self.logs]
             for turn in range(min(PROPOSALS, self.room)):
                 config, trial = (first[turn], None) if turn < len(first) else self._proposal(self._study)
-                self.pending[config] = trial
-        return sorted(self._candidates[config] for config in {*self.pending, *self.best})
+                self.trials[config] = trial
+        return sorted(self._candidates[config] for config in {*self.trials, *self.best})
 
     def tell(self, outcomes: Mapping[Config, Outcome]) -> None:
         """Learn the outcomes; empty ones end the problem."""
         timed = {config: log for config, log in self.logs.items() if log < math.inf}
         times = chained(timed, {config: one for config, one in outcomes.items() if config != COPY})
-        self.logs |= dict.fromkeys(self.pending, math.inf) | times
-        for config, trial in self.pending.items():
+        self.logs |= dict.fromkeys(self.trials, math.inf) | times
+        for config, trial in self.trials.items():
             self._end(trial, config)
-        self.pending = {}
+        self.trials = {}
         if not outcomes:
             self._most, self._first = 0, []
 
@@ -169,10 +168,10 @@ class _ProblemSearch:
             trial = study.ask()
             proposed = self._proposed(trial)
             config = None if proposed is None else self._admitted(proposed)
-            if config is not None and config not in self.logs and config not in self.pending:
+            if config is not None and config not in self.logs and config not in self.trials:
                 return config, trial
             self._end(trial, config)
-        return self._random.choice([one.config for one in self.untimed() if one.config not in self.pending]), None
+        return self._random.choice([one.config for one in self.untimed() if one.config not in self.trials]), None
 
     def _proposed(self, trial: optuna.Trial) -> Config | None:
         """The config that a trial draws, legal or not, where no function does of any values of the knobs."""
@@ -196,7 +195,7 @@ class _ProblemSearch:
         logs = [log for log in self.logs.values() if log < math.inf]
         if self._study is None or trial is None:
             return
-        if not logs or (config in self.pending and config not in self.logs):
+        if not logs or (config in self.trials and config not in self.logs):
             self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
             return
         self._study.tell(trial, max(logs) if config is None else min(max(logs), self.logs[config]))

@@ -4,11 +4,10 @@ In: a `Request`. Out: a `Sweep`: the device, the plan, and counts of the measure
 reads the options.
 """
 
-import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from normtune.results.database.store import Store
 from normtune.results.database.url import parse, resolve_url, sqlite_path
 from normtune.results.options import keywords_of
-from normtune.results.parallel.processes import cores
 from normtune.results.records import Device
 from normtune.tuner.compiling.ahead import Ahead, compile_ahead
 from normtune.tuner.compiling.binaries import Compilers
@@ -24,15 +22,14 @@ from normtune.tuner.compiling.binary_cache import BinaryCache, check_out
 from normtune.tuner.device.bench import Bench
 from normtune.tuner.device.engine import Identity, Phases
 from normtune.tuner.device.open import NoDeviceError
-from normtune.tuner.device.unopened import AbsentGpu, absent_gpu
-from normtune.tuner.plan.estimate import PLAN_SECONDS, compile_seconds
+from normtune.tuner.device.unopened import absent_gpu
 from normtune.tuner.plan.plan import fitting
 from normtune.tuner.plan.resume import without_times
 from normtune.tuner.search.control import Control
 from normtune.tuner.sweep.devices import Devices, alike, check_limits
 from normtune.tuner.sweep.incumbents import always_on_any
-from normtune.tuner.sweep.outlook import Outlook, look_ahead
-from normtune.tuner.sweep.prepare import PreparedSweep, is_finished, prepare, refinement_lines
+from normtune.tuner.sweep.outlook import Outlook, search_of
+from normtune.tuner.sweep.prepare import PreparedSweep, is_finished, prepare
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.report import (
     NOTHING_STALE,
@@ -43,7 +40,6 @@ from normtune.tuner.sweep.report import (
     plain_plan,
     plan_lines,
     pruned_lines,
-    seconds_text,
 )
 from normtune.tuner.sweep.request import Request, Wanted
 from normtune.tuner.sweep.summary import Summary
@@ -52,10 +48,6 @@ from normtune.tuner.sweep.sweep import sweep as measure
 
 if TYPE_CHECKING:
     from normtune.tuner.cluster.devices import ClusterDevices
-
-
-# Seconds of what is not announced: a sweep says before that it plans for a few seconds.
-BRIEF = 5.0
 
 
 class Sweep(NamedTuple):
@@ -81,7 +73,7 @@ class Sweep(NamedTuple):
 
     @property
     def outlook(self) -> Outlook | None:
-        """The plan, with the expected time; None if there was nothing to measure."""
+        """The plan; None if there was nothing to measure."""
         return self.summary.outlook
 
     def _repr_html_(self) -> str:
@@ -131,7 +123,6 @@ def run(
     request: Request,
     display: Silent,
     begun: float | None = None,
-    announce: Callable[[str], None] = lambda line: None,
 ) -> Sweep:
     """Sweep, with a display.
 
@@ -139,7 +130,6 @@ def run(
         request: the sweep.
         display: gets the names of the devices as its title.
         begun: start on the monotonic clock, seconds; None for now.
-        announce: called with a line before what takes more than five seconds.
     """
     begun = time.monotonic() if begun is None else begun
     if request.ray is not None:
@@ -147,8 +137,6 @@ def run(
 
         check_installed()
     wanted = request.wanted()
-    if (seconds := PLAN_SECONDS[request.chosen.space] * len(wanted.problems)) > BRIEF:
-        announce(f"planning {len(wanted.problems)} problems, about {seconds_text(seconds)}")
     if request.compile_only:
         return _compiled(request, wanted, display)
     with ExitStack() as stack:
@@ -166,8 +154,7 @@ def _compiled(request: Request, wanted: Wanted, display: Silent) -> Sweep:
         plan = wanted.plan(request.chosen.space, limits, advice)
 
         def begin(binaries: int) -> None:
-            seconds = seconds_text(compile_seconds(binaries, cores()))
-            display.say(f"compiling {binaries} binaries for {limits.name}, about {seconds}")
+            display.say(f"compiling {binaries} binaries for {limits.name}")
 
         ahead = compile_ahead(plan, limits, out, display.compiling, begin)
     display.say(*ahead_lines(ahead))
@@ -199,8 +186,8 @@ class _Sweeping:
 
     def planned(self) -> Sweep:
         """The plan of a dry run."""
-        request, budget = self._request, self._request.chosen.budget_seconds
-        benches: Sequence[Bench | AbsentGpu]
+        request = self._request
+        benches: Sequence[Bench | Identity]
         try:
             benches = self._devices.open()
         except NoDeviceError:
@@ -209,13 +196,13 @@ class _Sweeping:
             benches = [absent_gpu(request.regime)]
         self._name(benches)
         done = []
-        for bench, *others in alike(benches):
+        for bench, *_ in alike(benches):
             work = self._prepare(bench)
             chosen = fitting(work.plan, bench.free_bytes)
-            options = budget, request.retry_failed, work.stored, 1 + len(others)
-            outlook = look_ahead(bench, self._store, chosen, work.strategy_of(chosen), *options)
+            search = search_of(chosen, work.strategy_of(chosen), work.stored, request.retry_failed)
+            outlook = Outlook.of(chosen, search.pending())
             plan = self._nothing(work) or [*plan_lines(outlook), *pruned_lines(chosen)]
-            self._display.say(*self._unusable(bench), *work.lines, *refinement_lines(work.search), *plan)
+            self._display.say(*self._unusable(bench), *work.lines, *self._refinement(work), *plan)
             done.append(Sweep(bench.device, Summary(outlook=outlook), is_dry=True))
         self._display.say("a dry run: nothing is measured")
         return _together(done)
@@ -227,10 +214,10 @@ class _Sweeping:
         if not self._store or self._is_unfinished():
             self._devices.start()
         self._works = [self._prepare(one) for one, *_ in alike(identities)]
-        if self._works and self._store and not any(work.search.left() for work in self._works):
+        if self._works and self._store and not any(work.search.pending() for work in self._works):
             return self._done(self._store)
         for work, bench in zip(self._works, self._devices.start(), strict=False):
-            bench.prepare(work.search.ask(math.inf))
+            bench.prepare(work.search.ask())
         benches = self._devices.open()
         self._name(benches)
         self._store = self._store or self._closing.enter_context(Store.open(self._url))
@@ -293,7 +280,7 @@ class _Sweeping:
                 summary.starting_seconds = time.monotonic() - self._begun
                 nothing = self._nothing(work)
                 ending = nothing or end_lines(summary, request.chosen.budget_seconds, display.details)
-                display.say(*work.lines, *refinement_lines(work.search), *ending)
+                display.say(*work.lines, *self._refinement(work), *ending)
                 done.append(Sweep(work.device, Summary() if nothing else summary, "" if nothing else store.damage))
         return _together(done)
 
@@ -305,7 +292,7 @@ class _Sweeping:
 
         def work_of(benches: Sequence[Bench], prepared: PreparedSweep) -> Work:
             display.say(*self._unusable(benches[0]), *prepared.lines)
-            display.say(*refinement_lines(prepared.search), *self._nothing(prepared))
+            display.say(*self._refinement(prepared), *self._nothing(prepared))
             plan = prepared.plan
             chosen = fitting(plan, min((b.free_bytes for b in benches if b.free_bytes is not None), default=None))
             key = prepared.key if chosen.tasks == plan.tasks else None
@@ -331,7 +318,7 @@ class _Sweeping:
                 summary.starting_seconds += starting
                 summary.lost |= devices.lost
                 display.say(*([benches[0].device.label] if len(groups) > 1 else []))
-                display.say(*refinement_lines(prepared.search), *end_lines(summary, budget, display.details))
+                display.say(*self._refinement(prepared), *end_lines(summary, budget, display.details))
                 pruned = pruned_lines(work.plan) if summary.is_fruitless else []
                 display.say(*pruned, *([control.line()] if control else []))
             done.append(Sweep(benches[0].device, summary, store.damage, control=control))
@@ -343,6 +330,10 @@ class _Sweeping:
         if work.plan.tasks or not (self._request.stale or self._wanted.refined):
             return []
         return [SETTLED if self._wanted.refined else NOTHING_STALE]
+
+    def _refinement(self, work: PreparedSweep) -> list[str]:
+        """Lines about the loss that uncertain thresholds of the table may have, for `--refine`."""
+        return work.search.report()["refinement"] if self._wanted.refined else []
 
     def _unusable(self, bench: Bench | Identity) -> list[str]:
         """A line if binaries of `--cache` cannot be used."""

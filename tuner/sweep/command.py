@@ -9,7 +9,7 @@ import typer
 from normtune.errors import NormtuneError
 from normtune.results.commands import StoreOption, with_options
 from normtune.results.parallel.interrupts import terminable
-from normtune.results.source import on_stderr, warn_of_damage
+from normtune.results.source import warn_of_damage
 from normtune.results.terminal import say
 from normtune.tuner.sweep.options import SweepOptions
 
@@ -36,8 +36,7 @@ def sweep(
     from normtune.tuner.sweep.report import fruitless_line
 
     with terminable():
-        announce = (lambda line: None) if quiet else on_stderr
-        result = run(request, choose_display(quiet or as_json, details), begun, announce)
+        result = run(request, choose_display(quiet or as_json, details), begun)
     warn_of_damage(result.damage)
     if as_json and (result.outlook or result.summary.known or result.compiled):
         say(json.dumps(result.to_plain(), indent=1))

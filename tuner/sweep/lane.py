@@ -25,7 +25,6 @@ class Lane:
     Attributes:
         task: in progress; None if the device is idle.
         future: of the outcomes of the task.
-        estimated: expected seconds of the tasks that were measured.
     """
 
     def __init__(self, bench: Bench, writer: RunWriter, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,7 +32,6 @@ class Lane:
         self.writer = writer
         self.task: Task | None = None
         self.future: Future[Mapping[Config, Outcome]] | None = None
-        self.estimated = 0.0
         self._clock = clock
         self._begun = math.nan
         self._thread = ThreadPoolExecutor(1, "normtune-lane")

@@ -146,11 +146,6 @@ def prepare(
     return PreparedSweep(device, target, lines, stored, chosen, strategy, search, control, key)
 
 
-def refinement_lines(search: Search) -> list[str]:
-    """Lines about the loss that uncertain thresholds may have, for `refine`."""
-    return search.lines() if isinstance(search, WithUntimed) else []
-
-
 def _refinement_plan(
     request: Request, table: RefinedTable, stored: Stored, device: Device, target: Target
 ) -> tuple[Plan, Strategy]:
@@ -175,7 +170,7 @@ def _refinement_plan(
     disputed = plan(problems, request.space_of(problems, device), target, always)._replace(pruned={})
     recorded = request.space_of(list(before), device)
     untimed = table.untimed(before, target, None if isinstance(recorded, str) else recorded)
-    wanted = tuple(Refine(disputed.tasks, before, refinement).left())
+    wanted = tuple(Refine(disputed.tasks, before, refinement).pending())
 
     def strategy(tasks: Sequence[Task], _: Known) -> WithUntimed:
         """The search over all disputed shapes, because measurements may show others to be uncertain."""

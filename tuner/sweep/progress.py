@@ -25,25 +25,30 @@ _LEAST_BAR, _MOST_BAR = 8, 40
 
 
 class Totals(NamedTuple):
-    """Counts over all devices: problems begun and all, the share of the configs, samples, the expected seconds left."""
+    """Counts over all devices: problems begun and all, the share of the configs, samples.
+
+    The seconds left are those of the devices that need longest; None where they are not known of all.
+    """
 
     begun: int
     problems: int
     share: float
     timings: int
-    seconds: float
+    seconds: float | None
 
     @classmethod
     def of(cls, summaries: Sequence[Summary]) -> "Totals":
         """The totals of the summaries of like devices."""
         problems = [max(summary.done, summary.total) for summary in summaries]
+        left = [summary.left_seconds for summary in summaries if summary.left]
+        seconds = [one for one in left if one is not None]
         shares = sum(summary.share * count for summary, count in zip(summaries, problems, strict=True))
         return cls(
             sum(summary.done for summary in summaries),
             sum(problems),
             shares / sum(problems),
             sum(summary.timings for summary in summaries),
-            max(summary.left_seconds if summary.left else 0.0 for summary in summaries),
+            max(seconds, default=0.0) if len(seconds) == len(left) else None,
         )
 
 
@@ -133,7 +138,7 @@ class Screen(Silent):
         self._console = console
         self._compiled = (0, 0)
         self._begun = time.monotonic()
-        self._totals = Totals(0, 0, 0.0, 0, 0.0)
+        self._totals = Totals(0, 0, 0.0, 0, None)
         # The last best config by device.
         self._best: dict[str, str] = {}
         self._live = Live(console=console, get_renderable=self._drawn, refresh_per_second=8, transient=True)
@@ -151,8 +156,7 @@ class Screen(Silent):
     def planned(self, outlook: Outlook) -> None:
         """Print the plan and start the display."""
         super().planned(outlook)
-        seconds = max(self._totals.seconds, outlook.estimate.seconds)
-        self._totals = self._totals._replace(problems=self._totals.problems + len(outlook.tasks), seconds=seconds)
+        self._totals = self._totals._replace(problems=self._totals.problems + len(outlook.tasks))
         if not self._shown:
             self._begun = time.monotonic()
             self._live.start()
@@ -175,7 +179,8 @@ class Screen(Silent):
 
         begun, problems, share, timings, seconds = self._totals
         rate = timings / max(1e-3, time.monotonic() - self._begun)
-        status = f"{begun} of {problems}, {rate:.0f} timings/s, {about(seconds)} left"
+        left = "" if seconds is None else f", {about(seconds)} left"
+        status = f"{begun} of {problems}, {rate:.0f} timings/s{left}"
         title = Text(self.title, style="bold")
         title.truncate(max(8, self._console.width - len(status) - _LEAST_BAR - 2), overflow="ellipsis")
         bars = Table.grid(padding=(0, 1))

@@ -34,8 +34,6 @@ NOTHING_STALE = "nothing is stale: all stored measurements are of the present ke
 
 # Number of reasons of failures that are printed; others are counted.
 REASONS = 5
-# An estimate that may be exceeded by this factor is told as a range.
-_SURE = 1.25
 
 
 def device_line(bench: Bench | Identity) -> str:
@@ -49,7 +47,7 @@ def device_line(bench: Bench | Identity) -> str:
 
 
 def plan_lines(outlook: Outlook) -> list[str]:
-    """Lines with the plan: problems to measure, problems left out, and the expected time."""
+    """Lines with the plan: problems to measure, and problems left out."""
     plan = outlook.plan
     problems = len(outlook.tasks)
     if plan.tasks and plan.is_empty:
@@ -77,7 +75,7 @@ def plan_lines(outlook: Outlook) -> list[str]:
         )
     if left_out:
         lines.append("left out: " + "; ".join(left_out))
-    return lines if outlook.is_replay else [*lines, expected_line(outlook)]
+    return lines
 
 
 def pruned_lines(plan: Plan) -> list[str]:
@@ -107,25 +105,6 @@ def _plain_large(pools: Sequence[Pool]) -> dict[str, Any]:
     }
 
 
-def expected_line(outlook: Outlook) -> str:
-    """Line with the expected time and its parts."""
-    estimate, budget = outlook.estimate, outlook.budget_seconds
-    if budget is not None and estimate.seconds > budget:
-        return f"expected: the remaining budget, {seconds_text(budget)}; all problems take {about(estimate.seconds)}"
-    if outlook.longest > _SURE:
-        start = estimate.start + estimate.compile
-        most = start + outlook.longest * (estimate.seconds - start)
-        return f"expected: {about(estimate.seconds)} to {seconds_text(most)}, until no config is worth its time"
-    parts = {
-        "to start": estimate.start + estimate.compile,
-        "gate": estimate.gate,
-        "timing": estimate.timing + estimate.store,
-    }
-    return (
-        f"expected: {about(estimate.seconds)} ({', '.join(f'{seconds_text(s)} {part}' for part, s in parts.items())})"
-    )
-
-
 def best_text(problem: object, best: Best | None) -> str:
     """Text with the best config of a problem and its time relative to the copy."""
     if best is None:
@@ -153,7 +132,7 @@ def end_lines(summary: Summary, budget_seconds: float | None, details: bool = Fa
     if not summary.done and budget_seconds is not None:
         return [
             f"the budget of {seconds_text(budget_seconds)} ended before a problem could be measured: nothing was "
-            f"stored; all {summary.left} problems take {about(summary.left_seconds)} after the start"
+            f"stored; {_counted(summary.left, 'problem')} left"
         ]
     failed = sum(summary.failures.values())
     total = summary.starting_seconds + summary.seconds
@@ -194,9 +173,10 @@ def end_lines(summary: Summary, budget_seconds: float | None, details: bool = Fa
     for reason, count in summary.skipped.most_common(REASONS):
         lines.append(f"skipped {_counted(count, 'problem')}, which the next sweep tries again: {printable(reason)}")
     if summary.left:
+        more = "" if summary.left_seconds is None else f": {about(summary.left_seconds)} more"
         lines.append(
-            f"the budget ended with {_counted(summary.left, 'problem')} left: {about(summary.left_seconds)} more; the "
-            f"same command continues. `{fit}` makes a table of the measured ones"
+            f"the budget ended with {_counted(summary.left, 'problem')} left{more}; the same command continues. "
+            f"`{fit}` makes a table of the measured ones"
         )
     elif summary.is_fruitless:
         pass  # the command ends with this error
@@ -248,7 +228,7 @@ def _fit(summary: Summary) -> str:
 
 def plain_plan(outlook: Outlook) -> dict[str, Any]:
     """A plan as JSON values; docs/commands.md describes the keys."""
-    plan, estimate = outlook.plan, outlook.estimate
+    plan = outlook.plan
     return {
         "problems": len(outlook.tasks),
         "problems_known": outlook.known,
@@ -258,8 +238,6 @@ def plain_plan(outlook: Outlook) -> dict[str, Any]:
         "problems_too_large": len(plan.oversized) + plan.beyond,
         "configs_left_out": plan.pruned,
         "large_spaces": _plain_large(plan.pools) if plan.pools else None,
-        "expected_seconds": round(estimate.seconds, 1),
-        "expected_parts": {name: round(value, 2) for name, value in estimate._asdict().items()},
     }
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from itertools import product
 from numbers import Real
 from pathlib import Path
@@ -135,7 +136,8 @@ class Request(SweepOptions):
     def _check_search(self) -> None:
         """Check the options of a search, which only some searches have."""
         name, chosen, until = self.chosen.strategy, search(self.chosen.strategy), self.until_percent
-        if self.studies is not None and not chosen.makes_studies:
+        options = signature(chosen).parameters
+        if self.studies is not None and "studies" not in options:
             raise UsageError(f"--studies is given, but strategy {name} makes none: leave it out")
         if self.seed is not None:
             if not chosen.leaves_out:
@@ -152,7 +154,7 @@ class Request(SweepOptions):
                 raise UsageError(
                     f"--until is {until!r} percent: expected a loss over 0 and at most {MOST_UNTIL} percent"
                 )
-            if self.refine is None and not (self.leaves_out and chosen.has_model):
+            if self.refine is None and not (self.leaves_out and "until" in options):
                 raise UsageError(
                     f"--until is given, but strategy {name} predicts no losses: leave it out, or give --refine or "
                     "--strategy plane"

@@ -1,37 +1,36 @@
 """Which task of a search begins next on a device, and how long the rest takes.
 
-In: the search, compiled binaries, the expected and the measured time of tasks. Out: the next task, the time left.
+In: the search, compiled binaries, the seconds of measured tasks. Out: the next task, the seconds left.
 """
 
 import math
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 
+from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.tuner.device.bench import Bench
-from normtune.tuner.plan.estimate import Pace, new_binaries
 from normtune.tuner.plan.plan import Task
-from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.protocol import Search
 
 # Part of the budget that is kept for closing the device and the store.
 _MARGIN_SECONDS = 1.0
-# A task may begin if this many times its expected duration is left of the budget.
+# A task may begin if this many times the duration of the longest so far is left, or of these seconds for the first.
 _CAUTION = 1.2
+_FIRST_SECONDS = 1.0
 # Most tasks that a task with compiled binaries may overtake.
 _OVERTAKEN = 16
-# Weight of the estimate before the first measurement, as if this many of its seconds had been confirmed.
-_TRUST_SECONDS = 0.5
+# Number of measured problems before which nothing is said of the time left.
+_FEW = 3
 
 
 class Schedule:
-    """Chooses the next task of a search, and estimates the time left.
+    """Chooses the next task of a search, and tells the time left by what the measured tasks took.
 
     Args:
         bench: a device of those that share the search.
         search: over the tasks.
-        pace: expected times.
         tasks: of the search, at the start.
         end: time on the clock at which everything must be stored; infinite without a budget.
         clock: returns seconds.
@@ -42,7 +41,6 @@ class Schedule:
         self,
         bench: Bench,
         search: Search,
-        pace: Pace,
         tasks: Iterable[Task],
         end: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
@@ -50,25 +48,15 @@ class Schedule:
     ) -> None:
         self._bench = bench
         self._search = search
-        self._pace = pace
         self._clock = clock
         self._on_compiled = on_compiled
         self._end = end - _MARGIN_SECONDS
-        self._seen: set[object] = set()
-        self._expected: dict[Task, float] = {}
-        # Expected seconds of a config of each problem; the configs that were measured, and theirs by operator.
-        self._each: dict[Problem, float] = {}
-        self._met: defaultdict[Problem, set[Candidate]] = defaultdict(set)
-        self._done: defaultdict[str, float] = defaultdict(float)
-        # The last task of a problem that was left, and its seconds: most are left again, many times.
-        self._own: dict[Problem, tuple[Task, float]] = {}
-        self._turn: dict[Problem, int] = {}
-        for turn, task in enumerate(tasks):
-            self._each_of(task)
-            self._turn[task.problem] = turn
-        # Seconds by operator: the estimate of one may be far off, as it assumes kernels that are memory bound.
-        self._measured: defaultdict[str, float] = defaultdict(float)
-        self._estimated: defaultdict[str, float] = defaultdict(float)
+        self._turn = {task.problem: turn for turn, task in enumerate(tasks)}
+        self._tasks, self._longest = 0, _FIRST_SECONDS
+        # The configs that were measured at each problem; seconds and configs by operator.
+        self._measured: dict[Problem, set[Config]] = {}
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._configs: Counter[str] = Counter()
 
     def next(self, may_begin: Callable[[Task], bool] = lambda task: True, waits: bool = True) -> Task | None:
         """The next task, with compiled binaries and enough time left; None without one.
@@ -77,12 +65,12 @@ class Schedule:
             may_begin: whether the device may take a task.
             waits: whether to wait for the binaries of the first task if none is ready.
         """
-        now = self._clock()
-        if now >= self._end:
+        slack = self._slack()
+        if slack < 0:
             return None
-        self._bench.prepare(self._choices(now), self._on_compiled)
+        self._bench.prepare(self._search.ask(), self._on_compiled)
         waiting: list[Task] = []
-        for task in filter(may_begin, self._choices(now)):
+        for task in filter(may_begin, self._search.ask()):
             if self._bench.compiled(task, 0.0):
                 return task
             waiting.append(task)
@@ -91,71 +79,35 @@ class Schedule:
         if not waiting or not waits:
             return None
         first = min(waiting, key=lambda task: self._turn.get(task.problem, math.inf))
-        slack = self._slack(first, now)
         return first if self._bench.compiled(first, None if math.isinf(slack) else slack) else None
 
-    def measured(self, task: Task, seconds: float) -> float:
-        """Record the duration of a task; returns the estimated one."""
-        met = self._met[task.problem]
-        before = len(met)
-        met.update(task.candidates)
-        estimated = self._expected_seconds(task)
-        self._done[task.problem.operator] += (len(met) - before) * self._each_of(task)
-        self._estimated[task.problem.operator] += estimated
-        self._measured[task.problem.operator] += seconds
-        return estimated
+    def measured(self, task: Task, seconds: float) -> None:
+        """Record the duration of a task."""
+        # The first task loads kernels, so that it tells nothing of the others.
+        self._longest = max(self._longest, seconds) if self._tasks > 1 else seconds
+        self._tasks += 1
+        configs = self._measured.setdefault(task.problem, set())
+        before = len(configs)
+        configs.update(task.configs)
+        self._configs[task.problem.operator] += len(configs) - before
+        self._seconds[task.problem.operator] += seconds
 
-    def left_seconds(self, left: Iterable[Task]) -> float:
-        """Expected time of the tasks left on one device, scaled by what those that were measured took.
+    def left_seconds(self, left: Iterable[Task]) -> float | None:
+        """Time of the tasks left on one device, seconds; None before a few problems were measured.
 
-        A problem's configs may be measured in several tasks and again in others: the time that a config took with all
-        of these is that of those left, too. A task of few configs takes at least its own time.
+        A config takes as long as the measured ones of its operator did, in all of their tasks; those of an operator
+        without any as long as all others.
         """
-        seconds = 0.0
-        for task in filter(lambda task: task.candidates, left):
-            name, own = task.problem.operator, self._own_seconds(task)
-            shared = len(task.candidates) * self._each_of(task)
-            seconds += max(own * self._scale(name, self._estimated), shared * self._scale(name, self._done))
-        return seconds
+        if len(self._measured) < _FEW:
+            return None
+        mean = sum(self._seconds.values()) / self._configs.total()
+        rates = {name: self._seconds[name] / count for name, count in self._configs.items()}
+        return sum(len(task.candidates) * rates.get(task.problem.operator, mean) for task in left)
 
-    def has_time(self, tasks: Iterable[Task]) -> bool:
-        """Whether one device can measure these tasks, too."""
-        return self._clock() + _CAUTION * self.left_seconds(tasks) < self._end
+    def has_time(self, tasks: int) -> bool:
+        """Whether one device can measure so many tasks more."""
+        return self._slack(tasks) >= 0
 
-    def _choices(self, now: float) -> Iterator[Task]:
-        """The tasks of the search that may begin."""
-        return filter(lambda task: self._slack(task, now) >= 0, self._search.ask(self._end - now))
-
-    def _scale(self, operator: str, done: Mapping[str, float]) -> float:
-        """Measured over expected time of an operator; `done` has the expected seconds of measured tasks.
-
-        Before its first measurement it is the ratio of the other operators, and 1 for the first operator.
-        """
-        own, others = done.get(operator, 0.0), sum(done.values())
-        measured = self._measured[operator]
-        rest = sum(self._measured.values()) - measured
-        before = (rest + _TRUST_SECONDS) / (others - own + _TRUST_SECONDS)
-        return (measured + _TRUST_SECONDS * before) / (own + _TRUST_SECONDS)
-
-    def _slack(self, task: Task, now: float) -> float:
-        """Longest wait before a task that still lets it end in time, seconds; negative if it must not begin."""
-        scale = self._scale(task.problem.operator, self._estimated)
-        return self._end - now - _CAUTION * scale * self._expected_seconds(task)
-
-    def _own_seconds(self, task: Task) -> float:
-        """Expected seconds of a task alone."""
-        before = self._own.get(task.problem)
-        if before is None or before[0] != task:
-            before = self._own[task.problem] = task, self._pace.measuring(task, 0)
-        return before[1]
-
-    def _each_of(self, task: Task) -> float:
-        """Expected seconds of a config of a task's problem, as of its first task."""
-        if task.problem not in self._each:
-            self._each[task.problem] = self._pace.measuring(task, 0) / max(1, len(task.candidates))
-        return self._each[task.problem]
-
-    def _expected_seconds(self, task: Task) -> float:
-        if task not in self._expected:
-            self._expected[task] = self._pace.measuring(task, new_binaries(task, self._seen))
-        return self._expected[task]
+    def _slack(self, tasks: int = 1) -> float:
+        """Longest wait before so many tasks that still lets them end in time, seconds; negative if there is none."""
+        return self._end - self._clock() - _CAUTION * tasks * self._longest

@@ -51,7 +51,7 @@ class Summary:
 
     Attributes:
         store: words of a printed command that name the store, as ` --store FILE`; empty for the default store.
-        outlook: the plan, with the expected time; None if there was nothing to measure.
+        outlook: the plan; None if there was nothing to measure.
         measured: problems that were tried, each with the greatest `Best.of_copy` of its tasks, if any.
         timed: those of them with a timed config.
         known: number of problems that were complete before.
@@ -59,7 +59,7 @@ class Summary:
         total: number of problems that were not complete when it began.
         left: number of those that are not.
         share: of all configs that will probably be tried those that were; it never becomes less.
-        left_seconds: expected time of these.
+        left_seconds: expected time of these; None before a few problems were measured.
         configs: number of (problem, config) pairs timed in this sweep.
         tried: the same with those that failed.
         timings: number of samples of this sweep, including those of the copy.
@@ -84,7 +84,7 @@ class Summary:
     total: int = 0
     left: int = 0
     share: float = 0.0
-    left_seconds: float = 0.0
+    left_seconds: float | None = None
     configs: int = 0
     tried: int = 0
     timings: int = 0
@@ -120,10 +120,10 @@ class Summary:
         """Number of problems measured, if only in part, or skipped."""
         return len(self.measured) + sum(self.skipped.values())
 
-    def expect(self, left: Sequence[Task], coming: Sequence[Task] = ()) -> None:
-        """Note the tasks that a search still has: those of problems that are not done, and those that it expects."""
+    def expect(self, left: Sequence[Task]) -> None:
+        """Note the tasks that a search still has, those of problems that are not done."""
         self.left = len({task.problem for task in left})
-        rest = sum(len(task.candidates) for task in (*left, *coming))
+        rest = sum(len(task.candidates) for task in left)
         self.share = max(self.share, self.tried / (self.tried + rest) if rest else 1.0)
 
     def add(self, problem: Problem, outcomes: Mapping[Config, Outcome]) -> Best | None:
@@ -175,7 +175,7 @@ class Summary:
             "spread": self.spread._asdict() if self.spread else None,
             "devices_lost": self.lost,
             "unguided": self.unguided,
-            "left_seconds": round(self.left_seconds, 1),
+            "left_seconds": None if self.left_seconds is None else round(self.left_seconds, 1),
             "configs_timed": self.configs,
             "timings": self.timings,
             "failures": [

@@ -24,7 +24,7 @@ from normtune.tuner.plan.resume import Stored, without_times
 from normtune.tuner.search.exhaustive import all_rounds
 from normtune.tuner.search.protocol import Strategy
 from normtune.tuner.sweep.lane import Lane
-from normtune.tuner.sweep.outlook import outlook_of, pace_of, search_of
+from normtune.tuner.sweep.outlook import Outlook, search_of
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.run_writer import RunWriter, measurements, new_run, searched
 from normtune.tuner.sweep.schedule import Schedule
@@ -145,7 +145,7 @@ class _Group:
         is_growing: bool,
     ) -> None:
         start = clock()
-        benches, first = [*work.benches], work.benches[0]
+        first = work.benches[0]
         self.device = first.device
         self._store, self._is_growing = store, is_growing
         self._gone: DeviceGoneError | None = None
@@ -153,7 +153,7 @@ class _Group:
         stored = store.coverage(first.device, first.regime) if work.stored is None else work.stored
         self._work, self._clock = work, clock
         self._search = search = search_of(work.plan, work.strategy, stored, retry_failed)
-        tasks = tuple(search.left())
+        tasks = tuple(search.pending())
         before = work.plan.complete(tasks)
         self.summary = Summary(store.option, known=len(before), known_failed=without_times(stored, before))
         self.lanes: list[Lane] = []
@@ -170,31 +170,18 @@ class _Group:
             for bench in work.benches:
                 bench.close()
             return
-        while True:
-            try:
-                pace, self._machine = pace_of(benches[0], store, search)
-                break
-            except DeviceGoneError as error:
-                if len(benches) == 1:
-                    raise
-                self.summary.lost[benches[0].name] = str(error)
-                benches.pop(0).close()
-        first = benches[0]
-        budget = None if math.isinf(end) else end - start
-        outlook = outlook_of(first.device, work.plan, search, tasks, pace, budget, len(work.benches))
+        self.summary.outlook = outlook = Outlook.of(work.plan, tasks)
         progress.planned(outlook)
-        self.summary.outlook = outlook
         self._planned = clock()
         self.summary.starting_seconds = self._planned - start
         self.summary.total = self.summary.left = len(tasks)
-        self.summary.left_seconds = outlook.estimate.seconds
         compiling = partial(progress.compiling, total=outlook.binaries)
-        self._schedule = Schedule(first, search, pace, tasks, end, clock, compiling)
+        self._schedule = Schedule(first, search, tasks, end, clock, compiling)
         self._entries = searched(work.plan) if search.leaves_out else {}
         wanted = (task.problem for task in work.plan.tasks)
         self._holding = ExitStack()
         self._holding.enter_context(store.sweeping(first.device, first.regime, work.key, wanted))
-        for bench in benches:
+        for bench in work.benches:
             self.join(bench)
 
     def join(self, bench: Bench) -> None:
@@ -223,7 +210,7 @@ class _Group:
         """Whether all devices are gone and others may come; raises the error of the last one after a long wait."""
         if self._gone is None or self.lanes or self._clock() > self._limit:
             return False
-        if not self._again and not self._search.left():
+        if not self._again and not self._search.pending():
             return False
         if self._clock() > self._alone + _REJOIN_SECONDS:
             raise self._gone
@@ -267,7 +254,7 @@ class _Group:
                     self._sample.tell(lane.bench.name, task, outcomes)
                     continue
                 self._sample.hear(task, outcomes)
-                lane.estimated += self._schedule.measured(task, seconds)
+                self._schedule.measured(task, seconds)
                 self._search.tell(task, outcomes)
                 self._told.append((lane, task.problem, self.summary.add(task.problem, outcomes)))
 
@@ -296,7 +283,7 @@ class _Group:
         search, summary = self._search, self.summary
         key = self._work.key
         summary.spread = self._sample.spread()
-        summary.unguided = search.unguided
+        summary.unguided = search.report().get("unguided", [])
         is_done = key is not None and not summary.left and not summary.skipped
         entries = self._entries | ({"finished": key} if is_done else {})
         with self._holding, ExitStack() as stack:  # until all is stored
@@ -313,8 +300,6 @@ class _Group:
             "strategy": self._search.name,
             **phases.protocol,
             "seconds": {name: round(getattr(phases, name), 3) for name in ("compile", "gate", "timing")},
-            "estimated_seconds": round(lane.estimated, 3),  # of gate and timing
-            **self._machine,
         }
         lane.writer.end(closing | protocol | entries)
 
@@ -332,21 +317,22 @@ class _Group:
     def _shared_task(self, lane: Lane, is_over: bool) -> Task | None:
         """The next task that every device measures, once the search is over."""
         if self._shared is None:
-            if not is_over or len(self.lanes) == 1 or self._again or self._search.left():
+            if not is_over or len(self.lanes) == 1 or self._again or self._search.pending():
                 return None
             tasks = self._sample.tasks()
-            has_time = self._schedule.has_time(tasks)
+            has_time = self._schedule.has_time(len(tasks))
             self._shared = {each: [*tasks] if has_time else [] for each in self.lanes}
         tasks = self._shared.get(lane, [])
         return tasks.pop(0) if tasks else None
 
     def _count_left(self) -> None:
-        left, coming = [*self._search.left(), *self._again], self._search.coming()
+        left = [*self._search.pending(), *self._again]
         problems = {task.problem for task in left}
         busy = [lane.task for lane in self.lanes if lane.task] if self._shared is None else []
         left += [task for task in busy if task.problem not in problems]
-        self.summary.expect(left, coming)
-        self.summary.left_seconds = self._schedule.left_seconds([*left, *coming]) / max(1, len(self.lanes))
+        self.summary.expect(left)
+        seconds = self._schedule.left_seconds(left)
+        self.summary.left_seconds = None if seconds is None else seconds / max(1, len(self.lanes))
 
 
 def _busy(groups: Sequence[_Group]) -> list[Future[Any]]:

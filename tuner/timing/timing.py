@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import partial
-from statistics import median
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -91,23 +90,6 @@ class Timer:
             for _ in range(20):
                 self._sentinel.replay()
             torch.cuda.synchronize(self.device)
-
-    def speed(self) -> tuple[float, float]:
-        """Bytes per second of the sentinel; seconds to capture eleven small copies and replay them twice."""
-        self._sentinel.replay()
-        torch.cuda.synchronize(self.device)
-        bytes_per_second = 2e9 * SENTINEL_BYTES / self._sentinel.nanoseconds()
-        pair = torch.zeros(2, 1 << 10, dtype=torch.float32, device=self.device)
-        copies = [{"source": pair[0], "target": pair[1]}] * 11
-        seconds = []
-        for _ in range(5):
-            start = time.perf_counter()
-            graph = Captured(self, _copy, copies, lead_in=1)
-            for _ in range(ROUNDS_PER_BLOCK):
-                graph.replay()
-                torch.cuda.synchronize(self.device)
-            seconds.append(time.perf_counter() - start)
-        return bytes_per_second, median(seconds)
 
 
 def _copy(tensors: Mapping[str, Tensor]) -> None:

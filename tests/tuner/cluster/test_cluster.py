@@ -94,7 +94,7 @@ def test_a_gpu_whose_actor_is_lost_three_times_is_left_out_and_named(opened, sma
         benches.remove(bench)
         bench.stop()
         with pytest.raises(ActorLostError, match="its actor is lost"):
-            bench.ask("speed", seconds=5.0)
+            bench.ask("try_copy", seconds=5.0)
         devices.joined()
         devices.want(4)
         benches += waited(devices, lambda more: more or unlucky in devices.lost)
@@ -152,7 +152,7 @@ def test_a_node_that_does_not_answer_loses_its_actor(machines, opened, monkeypat
     monkeypatch.setattr(remote, "_GRACE_SECONDS", 1.0)
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(ActorLostError):
-        bench.ask("speed", seconds=1.0)
+        bench.ask("try_copy", seconds=1.0)
     end = time.monotonic() + 60.0
     while pid in machines.processes("ray::Node"):
         assert time.monotonic() < end, "it still has the GPU"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from normtune.kernels.calling.probe import PACKAGES, torch_facts
+from normtune.kernels.calling.probe import torch_facts
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
@@ -26,6 +26,7 @@ from normtune.tests.commands import PATIENCE, python
 from normtune.tuner.doctor import checks
 from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine, examined
 from normtune.tuner.doctor.command import lines
+from normtune.tuner.machine.packages import PACKAGES
 
 ROOT = Path(__file__).parents[3]
 UUID = "5f3a2b10-0000-0000-0000-000000000001"

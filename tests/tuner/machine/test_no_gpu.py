@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from normtune.kernels.calling.probe import ask, torch_facts, triton_facts
+from normtune.kernels.calling.probe import ask, torch_facts
 from normtune.tests.commands import python
 from normtune.tuner.machine import no_gpu, vendor
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
+from normtune.tuner.machine.packages import triton_facts
 
 BUILT = {"version": "2.11.0+cu130", "cuda": "13.0", "hip": None, "error": "", "gpus": []}
 OLD = "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver"

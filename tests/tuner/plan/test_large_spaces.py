@@ -133,7 +133,7 @@ class Session:
 def searched(chosen, stop=math.inf):
     """Measure what a search asks for, at most `stop` tasks; the tasks."""
     random, tasks = np.random.default_rng(0), []
-    while len(tasks) < stop and (task := next(iter(chosen.ask(math.inf)), None)):
+    while len(tasks) < stop and (task := next(iter(chosen.ask()), None)):
         samples = timed(Session(task.problem, random), task.configs, chosen.race(task))
         chosen.tell(task, {config: Outcome("ok", "", one.rounds, one.nanoseconds) for config, one in samples.items()})
         tasks.append(task)
@@ -153,7 +153,7 @@ def test_50_400_configs_at_100_shapes_are_planned_and_searched_with_few_of_them_
     chosen_search = search(name)(chosen.tasks, {}, advice=advice, seed=1)
     # Those that the search chooses among; none of the five million others.
     tasks = searched(chosen_search)
-    assert asked["launch"] <= 100 * 2 * DRAWN and not chosen_search.left()
+    assert asked["launch"] <= 100 * 2 * DRAWN and not chosen_search.pending()
     assert {task.problem for task in tasks} == set(wanted)
     assert run_writer.searched(chosen)[SEARCHED] == {"large float32": {"pairs": 100 * 50_400}}
     for problem in wanted:

@@ -33,7 +33,7 @@ def queue_of(rows, hidden, known=None, keys=("rms_norm_forward",)):
 def drained(queue, medians_of):
     """The problems in the order in which they are measured."""
     found = []
-    while queue.left():
+    while queue.pending():
         task = next(queue.choices())
         queue.take(task)
         queue.learn(task.problem, medians_of(task.problem))
@@ -63,7 +63,7 @@ def test_every_beginning_of_the_coverage_is_even():
 
 def test_operators_and_dtypes_take_turns_over_the_same_shapes():
     queue = queue_of((1, 64, 4096), (64, 512, 4096), keys=("rms_norm_forward", "rms_norm_backward"))
-    order = [task.problem for task in queue.left()]
+    order = [task.problem for task in queue.pending()]
     for forward, backward in zip(order[::2], order[1::2], strict=True):
         assert (forward.operator, backward.operator) == ("rms_norm_forward", "rms_norm_backward")
         assert forward[1:] == backward[1:]
@@ -91,7 +91,7 @@ def test_where_neighbours_disagree_is_measured_before_where_they_agree():
 
 def test_the_shape_that_comes_first_is_a_neighbour_as_well():
     queue = queue_of((1, 4096), (64,))
-    first, second = (task.problem for task in queue.left())
+    first, second = (task.problem for task in queue.pending())
     queue.learn(first, {FAST: 100, OTHER: 105})
     queue.learn(second, {FAST: 105, OTHER: 100})
     (group,) = queue._groups.values()
@@ -103,10 +103,10 @@ def test_what_an_earlier_sweep_measured_is_not_covered_again():
     left = problems(["rms_norm_forward"], ["bfloat16"], [(row, size) for row in grid[0] for size in grid[1][:2]])
     known = {problem: agreeing(problem) for problem in left}
     queue = TaskQueue(
-        [task for task in queue_of(*grid).left() if task.problem not in known],
+        [task for task in queue_of(*grid).pending() if task.problem not in known],
         known,
     )
-    assert len(queue.left()) == 15
+    assert len(queue.pending()) == 15
     # The hidden sizes farthest from the known ones come first.
     assert next(queue.choices()).problem.hidden == 8192
     order = drained(queue, agreeing)

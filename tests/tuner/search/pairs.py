@@ -11,18 +11,16 @@ class Pairs(Search):
     """Where the best is farthest from the copy comes first; done with a problem after three configs."""
 
     name = "pairs"
-    expected_blocks = 2.0
 
     def __init__(self, tasks, known):
         self.tasks = {task.problem: task for task in tasks}
         self.medians = {problem: {c: one.median_ns for c, one in found.items()} for problem, found in known.items()}
 
-    def left(self):
+    def pending(self):
         return [task for problem, task in self.tasks.items() if self.open(problem)]
 
-    def ask(self, seconds):
-        assert seconds > 0
-        for task in sorted(self.left(), key=lambda task: -self.worth(task.problem)):
+    def ask(self):
+        for task in sorted(self.pending(), key=lambda task: -self.worth(task.problem)):
             best = self.best(task.problem)
             new = next(c for c in task.candidates if c.config not in self.medians.get(task.problem, {}))
             yield Task(task.problem, tuple(c for c in task.candidates if c == new or c.config == best))

@@ -13,7 +13,7 @@ class RandomConfigs(ByProblem):
     """Done with a problem when those that are drawn for it are known, whatever else is."""
 
     name = "random"
-    expected_blocks = least_blocks = ALL_BLOCKS
+    least_blocks = ALL_BLOCKS
 
     def wanted(self, task, known):
         draw = random.Random(str(task.problem))

@@ -84,7 +84,7 @@ def swept(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_the_next_tasks_are_compiled_and_in_the_end_all(swept):
     pool, told = swept(Exhaustive)
-    order = Exhaustive(recorded_plan().tasks, {}).left()
+    order = Exhaustive(recorded_plan().tasks, {}).pending()
     # The first problem is stored, and told of, once the second one is begun: the next four are in the queue then.
     ahead = Plan(tuple(order[:5]), {}).jobs()
     assert pool.classes[: len(ahead)] == [compile_class(job.problem, job.launch) for job in ahead]

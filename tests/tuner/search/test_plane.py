@@ -169,17 +169,17 @@ def cells_of(known):
 @pytest.mark.slow
 def test_what_is_stored_is_not_looked_for_again(found):
     tasks, known = [one.task for one in SPACES], stored(found)
-    left = Plane(tasks, known).left()
+    left = Plane(tasks, known).pending()
     # What was measured later says more of the first shapes.
     assert len(left) < 0.3 * len(tasks)
     more = measured_in(resumed(known)).keys() - measured_in(found).keys()
     assert len(more) < 0.1 * cells_of(known)
     half = {problem: known[problem] for problem in list(known)[: len(known) // 2]}
-    assert set(known) - set(half) <= {task.problem for task in Plane(tasks, half).left()}
+    assert set(known) - set(half) <= {task.problem for task in Plane(tasks, half).pending()}
     few = {problem: dict(list(configs.items())[: LEAST // 2]) for problem, configs in known.items()}
     again = Plane(tasks, few)
-    assert len(again.left()) == len(tasks)
-    asked = next(iter(again.ask(math.inf)))
+    assert len(again.pending()) == len(tasks)
+    asked = next(iter(again.ask()))
     free = [config for config in asked.configs if config not in few[asked.problem]]
     assert free and len(asked.configs) - len(free) <= 1
 
@@ -225,7 +225,7 @@ def test_it_says_where_knobs_do_not_tell_which_configs_are_fast(kind, says_nothi
         return searches[0]
 
     simulate(search, Landscape(kind, 2000, 4, 1).spaces(), 1, math.inf)
-    assert searches[0].unguided == (["made_up float32"] if says_nothing else [])
+    assert searches[0].report() == {"unguided": ["made_up float32"] if says_nothing else []}
 
 
 @pytest.mark.slow
@@ -251,17 +251,17 @@ def test_where_all_of_a_kind_failed_at_other_shapes_few_of_it_are_tried():
 
 def test_what_was_skipped_is_no_failure():
     search = Plane([one.task for one in SPACES[:2]], {})
-    task = next(iter(search.ask(math.inf)))
+    task = next(iter(search.ask()))
     search.tell(task, {})
     assert not search._shapes[task.problem].tried
-    assert all(other.problem != task.problem for other in search.ask(math.inf))
+    assert all(other.problem != task.problem for other in search.ask())
 
 
 def test_a_problem_whose_configs_all_fail_ends_and_so_does_one_that_is_skipped():
     tasks = [one.task for one in SPACES[:3]]
     search = Plane(tasks, {})
     asked = 0
-    while (task := next(iter(search.ask(math.inf)), None)) is not None:
+    while (task := next(iter(search.ask()), None)) is not None:
         asked += 1
         race = search.race(task)
         next(race)
@@ -270,7 +270,7 @@ def test_a_problem_whose_configs_all_fail_ends_and_so_does_one_that_is_skipped()
         else:
             search.tell(task, {config: Outcome("crashed", "made up") for config in task.configs})
         assert asked < 50
-    assert not search.left() and asked > 3
+    assert not search.pending() and asked > 3
 
 
 @pytest.mark.slow
@@ -312,7 +312,7 @@ def test_the_advised_configs_are_measured_first(kind):
     advised = {one.task.problem: [TILES[40], TILES[100]] for one in SPACES[:4]}
     begun = kind([one.task for one in SPACES[:8]], {}, advice=advised)
     asked = {}
-    while (task := next(iter(begun.ask(math.inf)), None)) is not None:
+    while (task := next(iter(begun.ask()), None)) is not None:
         asked[task.problem] = task.configs
         begun.tell(task, {})
     assert sum(problem in advised for problem in asked) >= 2
@@ -413,7 +413,7 @@ def test_the_copy_is_timed_with_the_first_task_of_a_problem():
     first = {task.problem: outcomes for task, outcomes in reversed(tasks)}
     assert len(tasks) > len(first)
     search = Plane([one.task for one in SPACES[:6]], {})
-    while (task := next(iter(search.ask(math.inf)), None)) is not None:
+    while (task := next(iter(search.ask()), None)) is not None:
         batch = next(search.race(task))
         outcomes = next(found for of, found in tasks if of == task)
         assert batch.with_copy == (outcomes is first[task.problem])

@@ -159,7 +159,7 @@ def test_the_race_spends_a_quarter_of_as_many_rounds_for_all_and_stays_within_pr
 class Racing(ByProblem):
     """A race at each problem."""
 
-    name, expected_blocks, least_blocks = "race", 6.0, LOOKS[0]
+    name, least_blocks = "race", LOOKS[0]
 
     def batches(self, task):
         yield from race(task.configs)

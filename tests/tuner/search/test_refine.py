@@ -70,7 +70,7 @@ def test_other_functions_and_shapes_at_which_all_failed_dispute_nothing():
 
 def test_a_planted_threshold_is_found_within_half_an_octave():
     measured, search, result = refined(0.0)
-    assert result.is_done and not search.left()
+    assert result.is_done and not search.pending()
     for hidden in HIDDEN:
         rows = [size for size, other in (*GRID, *measured) if other == hidden]
         below, above = max(size for size in rows if size < PLANTED), min(size for size in rows if size > PLANTED)
@@ -95,10 +95,10 @@ def test_a_race_whose_device_was_lost_begins_again():
     search = Refine(
         [space(shape).task for shape in POOL], known(GRID), Refinement({KIND: FITTED}, {}, 0.0, {KIND: POOL})
     )
-    task = next(search.ask(math.inf))
+    task = next(search.ask())
     for _ in range(2):
         assert next(search.race(task)).configs == task.configs
-        assert task.problem not in {other.problem for other in search.left()}
+        assert task.problem not in {other.problem for other in search.pending()}
     outcomes = {config: Outcome("ok", "", [0, 1], [100, 100]) for config in task.configs}
     search.tell(task, outcomes)
     near = {other for shape in POOL for other in search._disputes[KIND].neighbours(shape)}
@@ -132,7 +132,7 @@ def test_each_task_is_the_one_worth_most():
     worth = [one.worth for one in search._disputes[KIND].open()]
     assert worth == sorted(worth, reverse=True)
     tasks = [space(shape).task for shape in POOL]
-    drawn, first = [*Refine(tasks, known(GRID), Refinement({KIND: FITTED}, {}, 0.0, {KIND: POOL})).ask(1)][:2]
+    drawn, first = [*Refine(tasks, known(GRID), Refinement({KIND: FITTED}, {}, 0.0, {KIND: POOL})).ask()][:2]
     fresh = Disputes(FITTED, POOL, {shape: times(shape[0]) for shape in GRID})
     assert drawn.problem.shape == fresh.draw() and first.problem.shape == fresh.open()[0].shape
 
@@ -140,7 +140,7 @@ def test_each_task_is_the_one_worth_most():
 def test_only_configs_that_are_nearly_the_best_at_a_neighbour_are_raced_at_a_chosen_shape():
     tasks = [space(shape).task for shape in POOL]
     search = Refine(tasks, known(GRID), Refinement({KIND: Leaf(FEW)}, {}, 0.0, {KIND: POOL}))
-    drawn, *chosen = search.ask(1)
+    drawn, *chosen = search.ask()
     assert {*drawn.configs} == {FEW, MANY}
     assert {*next(task for task in chosen if task.problem.rows > 4096).configs} == {MANY}
     assert {*next(task for task in chosen if 512 < task.problem.rows < 4096).configs} == {FEW, MANY}
@@ -156,7 +156,7 @@ def test_a_search_that_was_cut_off_goes_on_where_it_was():
     half, _, result = refined(0.0005, seconds=spent)
     assert not result.is_done and 0 < len(half) < len(whole)
     rest, search, _ = refined(0.0005, before=[*GRID, *half])
-    assert half + rest == whole and not search.left()
+    assert half + rest == whole and not search.pending()
 
 
 def test_a_function_of_one_config_has_no_threshold():
@@ -167,18 +167,18 @@ def test_a_task_that_fails_is_not_asked_for_again():
     search = Refine(
         [space(shape).task for shape in POOL], known(GRID), Refinement({KIND: FITTED}, {}, 0.0, {KIND: POOL})
     )
-    task = search.left()[0]
+    task = search.pending()[0]
     search.race(task)
     search.tell(task, {})
-    assert task not in search.left()
+    assert task not in search.pending()
 
 
 def test_the_uncertain_threshold_is_named_with_the_measured_sizes_around_it():
     (threshold,) = Disputes(FITTED, POOL, {shape: times(shape[0]) for shape in GRID}).thresholds()
     assert threshold[:4] == ("rows", 512, 64, 4096) and threshold.loss > 0
-    (line,) = refined(0.1)[1].lines()
+    (line,) = refined(0.1)[1].report()["refinement"]
     assert line.startswith("made_up float32: expected loss at shapes that were not measured: 0.0")
-    (line,) = refined(0.1, seconds=0.0)[1].lines()
+    (line,) = refined(0.1, seconds=0.0)[1].report()["refinement"]
     assert "not measured: too few shapes (10 drawn at random) to say" in line
     assert "; rows >= 512 (measured at 64 and 4096): " in line
 
@@ -198,7 +198,7 @@ def test_the_configs_of_the_table_are_timed_wherever_a_shape_is_measured():
         search = Refine(
             [space(shape).task for shape in POOL], known(GRID), Refinement({KIND: FITTED}, choices, 0.0, {KIND: POOL})
         )
-        return {task.problem.shape: set(task.configs) for task in search.left()}
+        return {task.problem.shape: set(task.configs) for task in search.pending()}
 
     few = [shape for shape, configs in first({}).items() if configs == {FEW}]
     assert few

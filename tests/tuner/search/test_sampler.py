@@ -137,7 +137,7 @@ def known(statuses):
 def test_the_best_of_the_nearest_shapes_are_proposed_first_and_problems_take_turns():
     tasks = [space(rows=rows).task for rows in (1, 64, 128, 4096)]
     search = TPE(tasks, {task.problem: known({TILES[n]: 100, TILES[9]: 200}) for n, task in enumerate(tasks) if n != 2})
-    asked = {task.problem.rows: task.configs for task in search.ask(math.inf)}
+    asked = {task.problem.rows: task.configs for task in search.ask()}
     assert set(asked) == {1, 64, 128, 4096}
     assert {TILES[0], TILES[1], TILES[3]} <= set(asked[128])
     assert TILES[0] in asked[64] and TILES[9] not in asked[64]
@@ -149,13 +149,13 @@ def test_what_the_store_knows_is_not_proposed_again():
     before = known({TILES[0]: None} | dict.fromkeys(TILES[1:20], 1000))
     task = space().task
     search = Watched([task], {task.problem: before}, most=24)
-    assert [len(left.candidates) for left in search.left()] == [4]
-    (asked,) = search.ask(math.inf)
+    assert [len(left.candidates) for left in search.pending()] == [4]
+    (asked,) = search.ask()
     assert len(set(asked.configs) & set(before)) == 1 and len(asked.configs) == PROPOSALS + 1
-    assert next(iter(search.ask(math.inf))) == asked
+    assert next(iter(search.ask())) == asked
     search.tell(asked, {})
-    assert not search.left() and not list(search.ask(math.inf))
-    assert not TPE([task], {task.problem: before}, most=20).left()
+    assert not search.pending() and not list(search.ask())
+    assert not TPE([task], {task.problem: before}, most=20).pending()
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.staleness import recorded, stored
 from normtune.tuner.staleness.recorded import cell_of, difference, pairs_of, record
 from normtune.tuner.staleness.stored import OTHER_CODE, Comparison, compare, compare_instructions
-from normtune.tuner.sweep.outlook import look_ahead
+from normtune.tuner.sweep.outlook import search_of
 
 TARGET = TARGETS["sm_90"]
 KERNELS = inspect.getsource(forward)  # what `toy` begins with
@@ -82,7 +82,7 @@ def whole() -> Plan:
 
 def missing(plan: Plan, stored) -> list[Task]:
     """What an adaptive search would still measure."""
-    return list(Adaptive(plan.tasks, known(stored, {"toy"})).left())
+    return list(Adaptive(plan.tasks, known(stored, {"toy"})).pending())
 
 
 def renew(store: Store) -> Comparison:
@@ -110,8 +110,7 @@ def test_after_a_refactoring_nothing_is_measured_again(toy, measured, bench, mod
     assert asked(missing(whole(), before)) == {"row", "persistent", "split"}
     found = compare(before, TARGET)
     assert (len(found.same), found.changed, +found.undecided) == (len(SHAPES) * len(CONFIGS), (), {})
-    outlook = look_ahead(bench(), measured, whole(), Adaptive, stored=found.applied(before))
-    assert not outlook.tasks and measured.coverage(DEVICE) == before
+    assert not search_of(whole(), Adaptive, found.applied(before)).pending() and measured.coverage(DEVICE) == before
     assert renew(measured).lines == (
         "the kernels' sources changed, the compiled code of 6 stored measurements did not: kept",
     )

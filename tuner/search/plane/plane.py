@@ -51,9 +51,6 @@ class Plane(Search):
 
     name = "plane"
     leaves_out = True
-    has_model = True
-    # Per candidate of `left`, which has about as many candidates as will be timed.
-    expected_blocks = 6.0
 
     def __init__(
         self,
@@ -70,7 +67,7 @@ class Plane(Search):
             task.drawn([*wanted.get(task.problem, ()), *known.get(task.problem, ())], seed)
             if isinstance(task.candidates, Pool) and not task.candidates.is_listed
             else task
-            for task in TaskQueue(tasks).left()
+            for task in TaskQueue(tasks).pending()
         )
         order = [task for task in listed if task.candidates]
         members: dict[Key, list[Task]] = {}
@@ -89,15 +86,10 @@ class Plane(Search):
         self._waiting = [*self._shapes.values()]
         self._open: list[ShapeSearch] = []
 
-    def left(self) -> Sequence[Task]:
-        """The problems that are not done, each with about as many configs as will be timed."""
+    def pending(self) -> Sequence[Task]:
+        """The problems in which a config may gain, and the tasks with the best configs of neighbours at the others."""
         self._settle()
-        expected = [shape.expected for shape in (*self._open, *self._waiting)]
-        return expected or self._with_neighbours()
-
-    def coming(self) -> list[Task]:
-        """The tasks with the best configs of neighbours at the problems that are done, as long as others are not."""
-        return self._with_neighbours() if self._open or self._waiting else []
+        return [*(shape.expected for shape in (*self._open, *self._waiting)), *self._with_neighbours()]
 
     def _with_neighbours(self) -> list[Task]:
         """Of each problem that is done the task with the best configs of its neighbours."""
@@ -105,27 +97,20 @@ class Plane(Search):
         tasks |= {problem: self._shapes[problem].neighbour_task() for problem in done if problem not in tasks}
         return [task for problem in done if (task := tasks[problem]) is not None]
 
-    @property
-    def longest(self) -> float:  # type: ignore[override]
-        """How many times as many configs as `left` has may be timed, where a gain ends the problems and not a bound."""
-        shapes = [*self._open, *self._waiting]
-        expected = sum(len(shape.expected.candidates) for shape in shapes)
-        return sum(shape.longest for shape in shapes) / expected if expected else 1.0
-
-    def ask(self, seconds: float) -> Iterator[Task]:
+    def ask(self) -> Iterator[Task]:
         """The tasks of the open problems, the oldest first; at the end those with the best configs of neighbours."""
         self._settle()
         if not self._open:
-            yield from self.left()
+            yield from self._with_neighbours()
         for place, shape in enumerate(self._open):
             if (place == 0 or shape.has_chosen) and (task := shape.next()) is not None:
                 yield task
 
-    @property
-    def unguided(self) -> list[str]:
-        """Operators and dtypes whose knobs do not tell which configs are fast."""
+    def report(self) -> Mapping[str, list[str]]:
+        """`unguided`: operators and dtypes whose knobs do not tell which configs are fast."""
         self._threads.in_order(int).result()  # the last task is learned
-        return [str(key) for key, shapes in self._groups.items() if shapes[0].group.earned.knobs_say_nothing]
+        says_nothing = {key: shapes[0].group.earned.knobs_say_nothing for key, shapes in self._groups.items()}
+        return {"unguided": [str(key) for key, is_so in says_nothing.items() if is_so]}
 
     def _settle(self) -> None:
         """Replace finished open problems by waiting ones; afterwards the first open problem has a task."""

@@ -141,11 +141,6 @@ class ShapeSearch:
         free = [number for number, is_free in enumerate(self._free.tolist()) if is_free]
         return self._task_of(spread(free, count))
 
-    @property
-    def longest(self) -> int:
-        """Most configs that it is likely to be measured with still, at least those of `expected`."""
-        return max(len(self.expected.candidates), min(LONG * self._usual, self._most) - self.tried)
-
     def _beside_best(self, numbers: Sequence[int]) -> Task:
         """A task of these configs and the best measured one, to compare with."""
         return self._task_of(sorted({*numbers, *self._fastest(1)}))
