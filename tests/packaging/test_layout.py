@@ -67,11 +67,6 @@ ROOMS = {
         "light specs kernels kernels/tiles kernels/calling kernels/rms_norm",
         "torch triton",
     ),
-    "kernels/reduce_partials": Room(
-        rf"(?!{LIGHT}|{SPECS})kernels/reduce_partials/",
-        "light kernels kernels/tiles",
-        "torch",
-    ),
     "kernels/warmup": Room(r"kernels/warmup\.py", "light kernels/calling kernels/rms_norm", "torch"),
     "kernels/custom_op": Room(rf"(?!{LIGHT})kernels/custom_op/", "light kernels kernels/calling", "torch"),
     "results": Room(r"results/(?!source|api|commands|merge)\w+\.py", "light kernels/tablefile", "numpy pandas rich"),

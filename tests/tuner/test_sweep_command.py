@@ -46,13 +46,13 @@ def test_bad_budgets(text):
     [
         ("", {}),
         (
-            "--device cuda:1 --operator qk_norm --operator reduce_partials --dtype float16 --dtype float32 "
+            "--device cuda:1 --operator qk_norm --operator rms_norm_forward --dtype float16 --dtype float32 "
             "--effort portfolio --grid probe --rows 1,64 --hidden 768 --space full --strategy plane "
             "--seed 3 --baseline nvidia-h200 --regime warm --budget 8m --retry-failed --cache binaries --dry-run "
             "--store a.db",
             {
                 "device": "cuda:1",
-                "operators": ("qk_norm", "reduce_partials"),
+                "operators": ("qk_norm", "rms_norm_forward"),
                 "dtypes": ("float16", "float32"),
                 "effort": "portfolio",
                 "grid": "probe",
@@ -288,11 +288,11 @@ def test_a_grid_has_the_hidden_sizes_that_an_operator_takes(monkeypatch):
     default = {hidden for _, hidden in GRIDS["default"]}
     assert sizes("qk_norm") == sizes("qk_norm_backward", grid="quick") == {64, 80, 96, 112, 128, 160, 192, 256}
     assert sizes("qk_norm", hidden=(512,)) == {512}
-    assert sizes("reduce_partials") == default
-    monkeypatch.setitem(_OPERATORS, "reduce_partials", replace(operator("reduce_partials"), max_hidden=4096))
-    assert sizes("reduce_partials") == {hidden for hidden in default if hidden <= 4096}
-    with pytest.raises(UsageError, match="hidden is 5120: reduce_partials takes 1 to 4096"):
-        sizes("reduce_partials", hidden=(64, 5120))
+    assert sizes("transpose_fp8") == default
+    monkeypatch.setitem(_OPERATORS, "transpose_fp8", replace(operator("transpose_fp8"), max_hidden=4096))
+    assert sizes("transpose_fp8") == {hidden for hidden in default if hidden <= 4096}
+    with pytest.raises(UsageError, match="hidden is 5120: transpose_fp8 takes 1 to 4096"):
+        sizes("transpose_fp8", hidden=(64, 5120))
 
 
 @pytest.mark.slow

@@ -39,7 +39,6 @@ def taken(found, *places):
     ("recording", "name", "dtype"),
     [
         ("nvidia-h200-qk-norm", "qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128", "bfloat16"),
-        ("nvidia-h200-reduce-partials", "reduce_partials", "bfloat16"),
     ],
 )
 def test_all_blocks_in_their_order_give_the_matrix_of_the_measurements(recording, name, dtype):
