@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.rms_norm import dweight
 from normtune.kernels.rms_norm.config import FINISHES, SCHEDULES, RMSNormConfig
 from normtune.kernels.rms_norm.launch import MAX_COLUMNS_ROWS
 from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN, MAX_TILED_HIDDEN
@@ -93,11 +92,3 @@ def check_long(launch, rows, hidden):
     partials = launch.workspace - rows * launch.chunks
     assert partials == (launch.grid * hidden if launch.finish == "reduce" else 0) and partials * 4 <= 64 << 20
     assert rows - 1 + launch.grid <= INT32 and launch.grid <= rows
-
-
-@given(rows=rows_counts, hidden=hidden_sizes, target=st.sampled_from(list(TARGETS.values())))
-def test_the_weight_gradient_alone_counts_in_int32(rows, hidden, target):
-    parts = dweight.parts_of(rows, hidden, target.sms)
-    assert 1 <= parts <= MAX_GRID // -(-hidden // 128)
-    assert parts * hidden * 4 <= 64 << 20
-    assert rows - 1 + 4 * parts * 16 <= INT32
