@@ -130,8 +130,7 @@ def rms_norm_quantize_fp8(
             NVIDIA's tensor memory accelerator reads them; the padding holds zeros.
         return_amax: also return the amax of the tensor, for `static` and `tensor`; the caller clears nothing.
         amax: (1,) or () float32, not negative, on x's device, only for `static`, instead of `return_amax`: updated to
-            the maximum of itself and of the tensor's amax, without a launch that clears it: by default in the launch
-            that quantizes, with a config whose `amax` is "reduce" in a launch after it. An in-place change for
+            the maximum of itself and of the tensor's amax, in the launch that quantizes. An in-place change for
             autograd; it must not share memory with another tensor of the call, nor be a negated or zero tensor.
         return_y: also return the norm in x's dtype; if x, weight or residual needs a gradient, y and the sum are
             differentiable.

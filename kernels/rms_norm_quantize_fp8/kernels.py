@@ -145,7 +145,6 @@ def _quantize_kernel(
     NUM_STAGES: tl.constexpr,
     MODES: tl.constexpr,
     LARGEST: tl.constexpr,
-    ATOMIC: tl.constexpr,
 ):
     """A program takes a row in chunks, a part of a row, or blocks of rows."""
     args = Arguments(
@@ -176,7 +175,7 @@ def _quantize_kernel(
                 *(ALIGNMENT, HAS_COLUMN_MASK, MODES, LARGEST),
             )
     if MODES.has_amax:
-        end_amax(amax_ptr, tl.max(b_most, axis=0), ATOMIC)
+        end_amax(amax_ptr, tl.max(b_most, axis=0))
 
 
 def calls(
@@ -198,7 +197,7 @@ def calls(
         problem: rows, hidden, dtype and variant.
         tensors: as `buffers` of the spec lists them; last dimension contiguous, row strides of `x`, `residual`, `sum`,
             `q` and `y` free. Scales are contiguous.
-        workspace: a float32 element per program where `launch` asks for it.
+        workspace: not read.
         eps: added to the mean square.
         offset: added to the weight, in float32.
         least_amax: smallest amax from which a scale is computed, so that rows of zeros have a positive scale.
@@ -216,14 +215,12 @@ def calls(
     )
     options = _options(launch, problem, modes)
     grid = (launch.grid, triton.cdiv(problem.hidden, launch.slice_col)) if launch.slice_col else (launch.grid,)
-    args = (*before, workspace if launch.finish == "reduce" else amax, *after)
-    main = KernelCall(_quantize_kernel, grid, args, options)
+    main = KernelCall(_quantize_kernel, grid, (*before, amax, *after), options)
     if modes.scaling != "tensor":
-        return with_amax(launch, modes, main, amax, workspace)
+        return with_amax(modes, main, amax)
     measuring = options | {"MODES": options["MODES"]._replace(scaling="amax", has_y=False, has_rstd=False)}
-    quantizing = options | {"MODES": options["MODES"]._replace(has_amax=False), "ATOMIC": False}
-    measured = with_amax(launch, modes, main._replace(options=measuring), amax, workspace)
-    return (*measured, main._replace(args=(*before, amax, *after), options=quantizing))
+    quantizing = options | {"MODES": options["MODES"]._replace(has_amax=False)}
+    return (*with_amax(modes, main._replace(options=measuring), amax), main._replace(options=quantizing))
 
 
 def _options(launch: Launch, problem: Problem, modes: QuantizeModes) -> dict[str, Any]:
@@ -246,6 +243,5 @@ def _options(launch: Launch, problem: Problem, modes: QuantizeModes) -> dict[str
         "NUM_STAGES": launch.num_stages,
         "MODES": modes.binary,
         "LARGEST": modes.largest,
-        "ATOMIC": launch.finish == "atomic",
         "num_warps": launch.num_warps,
     }

@@ -29,8 +29,6 @@ from normtune.kernels.transpose_fp8.launch import TransposeLaunch
 MAX_TILE_ELEMENTS_PER_THREAD = 64
 # As in RMSNorm's forward: with more elements, spills cost more than any shape gains.
 MAX_ELEMENTS_PER_THREAD = 128
-# One program reads the partial maxima of all others, 1024 at a time.
-MAX_PARTIALS = 1 << 15
 # The first CUDA architecture with instructions that convert to FP8 (PTX ISA, `cvt`).
 _FIRST_SM = 89
 # AMD's CDNA 3 converts to the fnuz dtypes in hardware; it also runs the OCP dtypes, converted in software.
@@ -58,20 +56,7 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
         launch = launch._replace(held=launch.slice_col > 0, row_layout=None)
     else:
         raise IllegalConfigError(f"schedule {config.schedule!r} does not exist for {problem.operator}")
-    return _with_amax(config, modes, launch)
-
-
-def _with_amax(config: Config, modes: QuantizeModes, launch: Launch) -> Launch:
-    """The launch with the way in which its amax ends."""
-    if not modes.has_amax:
-        return launch
-    if config.amax == "atomic":
-        return launch._replace(finish="atomic")
-    if config.amax != "reduce" or config.schedule == "parts":
-        raise IllegalConfigError(f"amax {config.amax!r} cannot end the maximum over all rows")
-    if launch.grid > MAX_PARTIALS:
-        raise IllegalConfigError(f"{launch.grid} partial maxima exceed {MAX_PARTIALS}")
-    return launch._replace(finish="reduce", workspace=launch.grid)
+    return launch
 
 
 class TransposingLaunch(NamedTuple):
@@ -94,8 +79,8 @@ class TransposingLaunch(NamedTuple):
 
     @property
     def workspace(self) -> int:
-        """Float32 elements: one maximum per program if a second kernel reduces them, else 0."""
-        return self.norm.workspace
+        """None."""
+        return 0
 
     @property
     def binary(self) -> "TransposingLaunch":
@@ -142,7 +127,7 @@ def resolve_transposing(
         column_mask=chunks * block_col != problem.hidden,
         workspace=0,
     )
-    return TransposingLaunch(_with_amax(config, modes, norm), None, row_alignment)
+    return TransposingLaunch(norm, None, row_alignment)
 
 
 def check_target(modes: QuantizeModes, target: Target) -> None:

@@ -69,9 +69,6 @@ class QuantizeConfig(Config):
         "size of the fixed grid, or of that of parts, programs a multiprocessor; 0 where the grid follows the rows.",
     ] = 0
     block_col: Annotated[int, "columns a chunk in split."] = 0
-    amax: Annotated[
-        str, "how the maximum over all rows ends, none, atomic (one address) or reduce (a value a program)."
-    ] = "none"
 
 
 class TransposingConfig(QuantizeConfig):
@@ -116,8 +113,6 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
 
 def _space(name: str, problem: Problem, target: Target) -> list[Config]:
     rows, warps, stages, programs, (least, most), chunks = _SPACES[name]
-    modes = modes_of(problem)
-    ends = ("atomic", "reduce") if modes.has_amax else ("none",)
     block_col, threads = next_power_of_2(problem.hidden), target.warp_size
     tiles = [
         (block_row, num_warps)
@@ -125,22 +120,21 @@ def _space(name: str, problem: Problem, target: Target) -> list[Config]:
         if least <= block_row * block_col / (num_warps * threads) <= most
     ]
     chosen: list[Config] = []
-    for amax in ends:
-        for block_row, num_warps in tiles:
-            schedule = "row" if block_row == 1 else "block_row"
-            chosen.append(QuantizeConfig(schedule, block_row, num_warps, amax=amax))
-            if problem.rows >= _LEAST_LOOPED_ROWS or name == "full":
-                chosen += [
-                    QuantizeConfig("persistent", block_row, num_warps, num_stages, per_sm, amax=amax)
-                    for num_stages, per_sm in product(stages, programs)
-                ]
-        of_parts = parts(problem, target, warps, (1, 2), (least, most)) if amax != "reduce" else []
-        chosen += [QuantizeConfig("parts", 1, one.num_warps, 1, one.programs_per_sm, amax=amax) for one in of_parts]
-        chosen += [
-            QuantizeConfig("split", 1, num_warps, block_col=columns, amax=amax)
-            for columns, num_warps in chunks
-            if problem.hidden > columns >= 4 * threads * num_warps
-        ]
+    for block_row, num_warps in tiles:
+        schedule = "row" if block_row == 1 else "block_row"
+        chosen.append(QuantizeConfig(schedule, block_row, num_warps))
+        if problem.rows >= _LEAST_LOOPED_ROWS or name == "full":
+            chosen += [
+                QuantizeConfig("persistent", block_row, num_warps, num_stages, per_sm)
+                for num_stages, per_sm in product(stages, programs)
+            ]
+    of_parts = parts(problem, target, warps, (1, 2), (least, most))
+    chosen += [QuantizeConfig("parts", 1, one.num_warps, 1, one.programs_per_sm) for one in of_parts]
+    chosen += [
+        QuantizeConfig("split", 1, num_warps, block_col=columns)
+        for columns, num_warps in chunks
+        if problem.hidden > columns >= 4 * threads * num_warps
+    ]
     return sorted({*chosen, _default(problem, target)})
 
 
@@ -149,7 +143,7 @@ def _default(problem: Problem, target: Target) -> Config:
     warps = 8
     while next_power_of_2(problem.hidden) > MAX_ELEMENTS_PER_THREAD * warps * target.warp_size:
         warps *= 2
-    return QuantizeConfig("row", 1, warps, amax="atomic" if modes_of(problem).has_amax else "none")
+    return QuantizeConfig("row", 1, warps)
 
 
 def _transposing(config: Config, row: int = 64, col: int = 64, warps: int = 4) -> TransposingConfig:
@@ -163,11 +157,10 @@ def _transposing_space(name: str, problem: Problem, target: Target) -> list[Conf
     Only what the first launch leaves in the cache affects the second.
     """
     rows, columns, warps, stages, (least, most) = _TILES[name]
-    ends = ("atomic", "reduce") if modes_of(problem).has_amax else ("none",)
-    tiles = product(rows, columns, warps, stages, ends)
+    tiles = product(rows, columns, warps, stages)
     chosen: list[Config] = [
-        TransposingConfig("tile", block_row, num_warps, num_stages, 0, block_col, amax)
-        for block_row, block_col, num_warps, num_stages, amax in tiles
+        TransposingConfig("tile", block_row, num_warps, num_stages, 0, block_col)
+        for block_row, block_col, num_warps, num_stages in tiles
         if least <= block_row * block_col / (num_warps * target.warp_size) <= most
     ]
     default = _default(problem, target)

@@ -104,7 +104,6 @@ def _tile_kernel(
     IS_WHOLE: tl.constexpr,
     MODES: tl.constexpr,
     LARGEST: tl.constexpr,
-    ATOMIC: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
     """BLOCK_ROW rows per program; IS_WHOLE: one tile has all columns, else the rows are read twice, tile by tile."""
@@ -146,7 +145,7 @@ def _tile_kernel(
     if MODES.has_rstd:
         tl.store(rstd_ptr + o_row, b_rstd, mask=m_row)
     if MODES.has_amax:
-        end_amax(amax_ptr, tl.max(b_most, axis=0), ATOMIC)
+        end_amax(amax_ptr, tl.max(b_most, axis=0))
 
 
 def calls(
@@ -168,7 +167,7 @@ def calls(
     of_rows = ("x", "residual", "sum", "q", "y")
     args = (
         *(tensors.get(name) for name in ("x", "residual", "weight", "scale", "sum", "q", "y", "q_t")),
-        workspace if tile.finish == "reduce" else tensors.get("amax"),
+        tensors.get("amax"),
         tensors.get("rstd"),
         *(problem.rows, problem.hidden),
         *(0 if tensors.get(name) is None else tensors[name].stride(0) for name in of_rows),
@@ -183,9 +182,8 @@ def calls(
         "IS_WHOLE": not tile.looped,
         "MODES": modes.binary,
         "LARGEST": modes.largest,
-        "ATOMIC": tile.finish == "atomic",
         "NUM_STAGES": tile.num_stages,
         "num_warps": tile.num_warps,
     }
     main = KernelCall(_tile_kernel, (tile.grid,), args, options)
-    return with_amax(tile, modes, main, tensors.get("amax"), workspace)
+    return with_amax(modes, main, tensors.get("amax"))

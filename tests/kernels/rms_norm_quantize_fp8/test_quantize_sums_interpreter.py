@@ -30,7 +30,6 @@ CONFIGS = (
 )
 # Of whole rows, and tile by tile.
 TILES = tuple(TransposingConfig("tile", 32, num_stages=3, block_col=columns) for columns in (256, 64))
-WITH_AMAX = {operator_name(kind) for kind in ("static", "tensor", TRANSPOSE)}
 OFF = {"float32": "", "norm": "rounded_norm+", "product": "rounded_norm+rounded_product+"}
 
 
@@ -92,7 +91,6 @@ def test_all_launches_normalize_the_sum_that_is_asked_for(kind, rounding, round_
     for config in (*CONFIGS, *TILES) if kind == TRANSPOSE else CONFIGS:
         if kind == TRANSPOSE and config in CONFIGS:
             config = TransposingConfig(*config, 32, 64, 4)
-        config = config._replace(amax="atomic" if spec.name in WITH_AMAX else "none")
         launch = spec.launch(config, problem, TARGET)
         found = outputs_of(spec, problem, launch, inputs, eps=0.0, offset=0.0)
         assert_equal(inputs | found, expected)

@@ -14,7 +14,7 @@ from normtune.tuner.plan.plan import candidates, problems
 
 SPEC = operator(operator_name(TRANSPOSE))
 TARGET = TARGETS["sm_90"]
-TILE = TransposingConfig("tile", 32, 4, 1, 0, 128, "atomic")
+TILE = TransposingConfig("tile", 32, 4, 1, 0, 128)
 
 
 def test_it_is_taken_by_name_alone_and_without_fault():
@@ -40,8 +40,7 @@ def test_bytes_are_those_of_a_perfect_kernel():
         (TILE._replace(block_col=96), "block_col is 96"),
         (TILE._replace(block_row=256, block_col=1024), "elements a thread exceed 64"),
         (TILE._replace(num_warps=64), "2048 threads exceed 1024"),
-        (TransposingConfig("tile", 128, 16, 8, 0, 256, "atomic"), "bytes of tiles exceed"),
-        (TILE._replace(amax="none"), "amax 'none' cannot end the maximum"),
+        (TransposingConfig("tile", 128, 16, 8, 0, 256), "bytes of tiles exceed"),
         (TILE._replace(schedule="row"), "elements a thread exceed|block_row is 0"),
         (
             TILE._replace(schedule="columns", transpose_row=64, transpose_col=64, transpose_warps=4),

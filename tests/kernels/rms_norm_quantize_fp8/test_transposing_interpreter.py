@@ -30,11 +30,9 @@ MIXED = (
 )
 # Whole tiles, no whole one, one row, one column, tiles cut on both sides.
 SHAPES = [(64, 128), (1, 1), (33, 129), (31, 300), (96, 40)]
-WHOLE = TransposingConfig("tile", 32, 8, 1, 0, 512, "atomic")
-IN_TILES = TransposingConfig("tile", 32, 4, 3, 0, 64, "reduce")
-THEN = TransposingConfig(
-    "split", 1, 4, block_col=128, amax="reduce", transpose_row=32, transpose_col=64, transpose_warps=4
-)
+WHOLE = TransposingConfig("tile", 32, 8, 1, 0, 512)
+IN_TILES = TransposingConfig("tile", 32, 4, 3, 0, 64)
+THEN = TransposingConfig("split", 1, 4, block_col=128, transpose_row=32, transpose_col=64, transpose_warps=4)
 
 
 def bits(tensor):
