@@ -17,7 +17,6 @@ import triton.language as tl
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm_quantize_fp8.amax import with_amax
 from normtune.kernels.rms_norm_quantize_fp8.chunks import quantize_chunks
 from normtune.kernels.rms_norm_quantize_fp8.fp8 import (
     RUNTIME,
@@ -46,6 +45,11 @@ Arguments = namedtuple(
     "x_ptr residual_ptr weight_ptr scale_ptr sum_ptr q_ptr y_ptr amax_ptr rstd_ptr rows hidden "
     "x_stride residual_stride sum_stride q_stride y_stride scale_rows eps offset least_amax",
 )
+
+
+@triton.jit
+def _clear_amax_kernel(amax_ptr):
+    tl.store(amax_ptr, 0.0)
 
 
 @triton.jit
@@ -189,8 +193,8 @@ def calls(
 ) -> tuple[KernelCall, ...]:
     """The kernel calls of one problem.
 
-    With the output `amax` as in `with_amax`: the result is independent of the order of programs, and the caller clears
-    nothing. With the scaling `tensor` the call that quantizes comes last.
+    Programs end in an atomic maximum of the output `amax`, whose result is independent of their order. A call before
+    clears it, unless it accumulates. With the scaling `tensor` the call that quantizes comes last.
 
     Args:
         launch: from `resolve`.
@@ -216,11 +220,13 @@ def calls(
     options = _options(launch, problem, modes)
     grid = (launch.grid, triton.cdiv(problem.hidden, launch.slice_col)) if launch.slice_col else (launch.grid,)
     main = KernelCall(_quantize_kernel, grid, (*before, amax, *after), options)
+    is_cleared = modes.has_amax and not modes.accumulates
+    clearing = [KernelCall(_clear_amax_kernel, (1,), (amax,), {"num_warps": 1})] if is_cleared else []
     if modes.scaling != "tensor":
-        return with_amax(modes, main, amax)
+        return (*clearing, main)
     measuring = options | {"MODES": options["MODES"]._replace(scaling="amax", has_y=False, has_rstd=False)}
     quantizing = options | {"MODES": options["MODES"]._replace(has_amax=False)}
-    return (*with_amax(modes, main._replace(options=measuring), amax), main._replace(options=quantizing))
+    return (*clearing, main._replace(options=measuring), main._replace(options=quantizing))
 
 
 def _options(launch: Launch, problem: Problem, modes: QuantizeModes) -> dict[str, Any]:
