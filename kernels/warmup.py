@@ -186,7 +186,7 @@ def warmup(*arguments: Any, **named: Any) -> int:  # noqa: D417  (of the overloa
         function: a function of this package, a module, or any function that calls them, with tensors on a GPU.
         arguments, named: of the example, with at least one row, or two if rows are not contiguous. The function's
             writes in place are made.
-        hidden: length of a row, 1 to 1048576.
+        hidden: length of a row, 1 to 65536.
         dtype: of x: bfloat16, float16 or float32.
         device: a CUDA GPU.
         weight_dtype: of the weight; by default x's.

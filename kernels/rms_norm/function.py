@@ -96,7 +96,7 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
     Call it as `rms_norm(x, weight, eps=1e-6)`, or in place of `torch.nn.functional.rms_norm`:
     `rms_norm(input, normalized_shape, weight=None, eps=None)`.
 
-    The kernels take bfloat16, float16 and float32 on a GPU, rows of 1 to 1048576 elements and up to 2^30 rows. Rows
+    The kernels take bfloat16, float16 and float32 on a GPU, rows of 1 to 65536 elements and up to 2^30 rows. Rows
     without a single stride or with elements out of order are copied first, and so is a weight that is not contiguous or
     of a third dtype. All other inputs of torch's function are composed of torch's operations, in several passes:
     float64, tensors on a CPU, longer rows, forward-mode derivatives, transforms of `torch.func`, second derivatives.

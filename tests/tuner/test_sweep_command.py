@@ -148,7 +148,7 @@ def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, c
         (("--grid", "huge"), "unknown grid 'huge'"),
         (("--rows", "0"), "--rows is '0'"),
         (("--hidden", "64,x"), "--hidden is '64,x'"),
-        (("--hidden", "2097152"), "hidden is 2097152: rms_norm_forward takes 1 to 1048576"),
+        (("--hidden", "2097152"), "hidden is 2097152: rms_norm_forward takes 1 to 65536"),
         (("--rows", "1048576", "--hidden", "4096"), "the grid is empty"),
         (("--space", "tiny", "--dry-run"), "unknown space 'tiny'"),
         (("--space", "recorded", "--dry-run"), "unknown space 'recorded'"),

@@ -24,7 +24,7 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
+from normtune.kernels.rms_norm.spec import MAX_HIDDEN
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store

@@ -183,5 +183,5 @@ def test_an_example_with_wrong_arguments_is_refused_by_the_function():
         normtune.warmup(normtune.rms_norm_gated, tensor(2, 64), tensor(64), group_size=48)
     with pytest.raises(TypeError, match=r"^weight is 3: expected a tensor"):
         normtune.warmup(normtune.rms_norm_gated, tensor(2, 64), 3, tensor(2, 64))
-    with pytest.raises(ValueError, match=r"^hidden is 'x': expected an integer from 1 to 1048576, or the function"):
+    with pytest.raises(ValueError, match=r"^hidden is 'x': expected an integer from 1 to 65536, or the function"):
         normtune.warmup("x")
