@@ -3,47 +3,46 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H100 80GB HBM3, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:430d0f0b910c738c87b59942bf32b154ac283f8717d2f67a9757c09bb73d740e
-#           (118679 measurements, 2026-11-27)
+# Data:     sha256:c8bb53e702b37108097596d8d88693c93d27549c814d6b72a01914ea61ac3d13
+#           (120016 measurements, 2026-11-28)
 # Kernels:  rms_norm_backward
 #           sha256:ff2001a6c3a00204d4794b313fcbf331ecc806410a267fdf771c5689d41bd4b3
 # Kernels:  rms_norm_forward
 #           sha256:840af361b5e3cbe659c6725f8ebcdac979ff9b18b3e832cba8a451e4a7bdccc1
-# Regret:   rms_norm_backward bfloat16: 61 leaves (of 64), 53 configs, mean 0.57 %,
-#           plain mean 1.05 %, worst 13.0 %, means low by at most 0.33 %, within 0.02 %
-#           of the best 61-leaf tree on this grid, cross-validated 2.38 %, plain
-#           cross-validated 2.41 %, worst cross-validated 23.49 %, extrapolated 30.30 %
-# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.76 %, plain
-#           mean 1.12 %, worst 6.6 %, means low by at most 0.23 %, timed at 55 of 62
-#           shapes; others estimated, plain mean at most 3.80 %, sharing costs -9.42 %
-#           on 55 problems
+# Regret:   rms_norm_backward bfloat16: 61 leaves (of 64), 55 configs, mean 0.39 %,
+#           plain mean 0.80 %, worst 14.2 %, means low by at most 0.32 %, within 0.02 %
+#           of the best 61-leaf tree on this grid, cross-validated 1.93 %, plain
+#           cross-validated 1.96 %, worst cross-validated 23.49 %, extrapolated 30.30 %
+# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 1.05 %, plain
+#           mean 1.39 %, worst 8.7 %, means low by at most 0.17 %, timed at 61 of 62
+#           shapes; others estimated, plain mean at most 6.30 %, sharing costs -8.25 %
+#           on 61 problems
 # Regret:   rms_norm_backward float32: 18 leaves, 17 configs, mean 1.48 %, plain mean
 #           1.73 %, worst 16.0 %, means low by at most 0.23 %, the best 18-leaf tree on
 #           this grid, cross-validated 5.16 %, plain cross-validated 5.15 %, worst
 #           cross-validated 61.55 %, extrapolated 18.82 %
-# Regret:   rms_norm_backward:no_dweight bfloat16: 6 leaves, 6 configs, mean 1.14 %,
-#           plain mean 1.45 %, worst 14.8 %, means low by at most 0.19 %, the best
-#           6-leaf tree on this grid, cross-validated 1.46 %, plain cross-validated 1.78
+# Regret:   rms_norm_backward:no_dweight bfloat16: 6 leaves, 6 configs, mean 1.16 %,
+#           plain mean 1.48 %, worst 14.8 %, means low by at most 0.19 %, the best
+#           6-leaf tree on this grid, cross-validated 1.49 %, plain cross-validated 1.81
 #           %, worst cross-validated 29.50 %, extrapolated 29.20 %
 # Regret:   rms_norm_backward:no_dweight float16: 6 leaves, 6 configs, mean 0.55 %,
 #           plain mean 1.16 %, worst 15.6 %, means low by at most 0.39 %, the best
 #           6-leaf tree on this grid, cross-validated 1.25 %, plain cross-validated 1.49
 #           %, worst cross-validated 19.10 %, extrapolated 14.33 %
-# Regret:   rms_norm_backward:no_dweight float32: 6 leaves, 5 configs, mean 1.39 %,
-#           plain mean 1.38 %, worst 8.2 %, means low by at most 0.27 %, the best 6-leaf
-#           tree on this grid, cross-validated 1.78 %, plain cross-validated 1.78 %,
+# Regret:   rms_norm_backward:no_dweight float32: 6 leaves, 5 configs, mean 1.38 %,
+#           plain mean 1.38 %, worst 8.2 %, means low by at most 0.28 %, the best 6-leaf
+#           tree on this grid, cross-validated 1.80 %, plain cross-validated 1.79 %,
 #           worst cross-validated 25.43 %, extrapolated 9.09 %
-# Regret:   rms_norm_backward:batch_invariant bfloat16: 57 leaves, 49 configs, mean 3.26
-#           %, plain mean 5.05 %, worst 102.6 %, means low by at most 0.33 %, timed at
-#           980 of 1003 shapes; others estimated, plain mean at most 5.03 %, the best
+# Regret:   rms_norm_backward:batch_invariant bfloat16: 57 leaves, 50 configs, mean 3.23
+#           %, plain mean 4.94 %, worst 102.6 %, means low by at most 0.32 %, the best
 #           57-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 3.60 %, plain cross-validated 4.14 %,
-#           worst cross-validated 63.95 %, costs 2.67 % (worst 103.6 %) beside
-#           rms_norm_backward on the 980 shapes with times of both, 23 more not timed
+#           size on this grid, cross-validated 3.61 %, plain cross-validated 4.22 %,
+#           worst cross-validated 136.89 %, costs 2.83 % (worst 103.6 %) beside
+#           rms_norm_backward
 # Regret:   rms_norm_backward:batch_invariant float16: as
-#           rms_norm_backward:batch_invariant bfloat16, mean 2.83 %, plain mean 3.63 %,
-#           worst 89.2 %, means low by at most 0.20 %, timed at 54 of 62 shapes; others
-#           estimated, plain mean at most 6.37 %, sharing costs 1.28 % on 54 problems
+#           rms_norm_backward:batch_invariant bfloat16, mean 2.72 %, plain mean 3.36 %,
+#           worst 89.2 %, means low by at most 0.17 %, sharing costs 1.41 % on 62
+#           problems
 # Regret:   rms_norm_backward:batch_invariant float32: 49 leaves, 42 configs, mean 1.90
 #           %, plain mean 2.35 %, worst 24.9 %, means low by at most 0.23 %, within 0.01
 #           % of the best 49-leaf tree of hidden, then rows, with one order of a row's
@@ -51,10 +50,10 @@
 #           cross-validated 3.11 %, worst cross-validated 27.63 %, costs 0.41 % (worst
 #           23.1 %) beside rms_norm_backward
 # Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 11 leaves, 11
-#           configs, mean 0.44 %, plain mean 0.76 %, worst 13.5 %, means low by at most
+#           configs, mean 0.45 %, plain mean 0.79 %, worst 13.5 %, means low by at most
 #           0.19 %, the best 11-leaf tree of hidden, then rows, with one order of a
-#           row's sum a hidden size on this grid, cross-validated 1.71 %, plain
-#           cross-validated 1.89 %, worst cross-validated 46.08 %, costs -0.70 % (worst
+#           row's sum a hidden size on this grid, cross-validated 1.73 %, plain
+#           cross-validated 1.93 %, worst cross-validated 46.08 %, costs -0.70 % (worst
 #           11.5 %) beside rms_norm_backward:no_dweight
 # Regret:   rms_norm_backward:no_dweight+batch_invariant float16: 10 leaves, 10 configs,
 #           mean 0.15 %, plain mean 0.54 %, worst 15.3 %, means low by at most 0.39 %,
@@ -63,63 +62,61 @@
 #           %, worst cross-validated 42.07 %, costs -0.40 % (worst 5.4 %) beside
 #           rms_norm_backward:no_dweight
 # Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 13 leaves, 12 configs,
-#           mean 0.65 %, plain mean 0.86 %, worst 8.7 %, means low by at most 0.27 %,
+#           mean 0.64 %, plain mean 0.84 %, worst 8.3 %, means low by at most 0.28 %,
 #           the best 13-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 4.72 %, plain cross-validated 3.77
-#           %, worst cross-validated 166.47 %, costs -0.73 % (worst 8.7 %) beside
+#           hidden size on this grid, cross-validated 4.55 %, plain cross-validated 3.61
+#           %, worst cross-validated 166.47 %, costs -0.74 % (worst 8.6 %) beside
 #           rms_norm_backward:no_dweight
 # Regret:   rms_norm_forward bfloat16: 51 leaves (of 64), 28 configs, mean -0.01 %,
 #           plain mean 0.18 %, worst 8.1 %, means low by at most 0.27 %, within 0.01 %
-#           of the best 51-leaf tree on this grid, cross-validated 0.86 %, plain
-#           cross-validated 1.15 %, worst cross-validated 17.57 %, extrapolated 4.58 %
-# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean 0.05 %, plain
-#           mean 0.31 %, worst 6.2 %, means low by at most 0.49 %, timed at 55 of 62
-#           shapes; others estimated, plain mean at most 1.44 %, sharing costs -0.42 %
-#           on 55 problems
-# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.37
-#           %, plain mean 0.54 %, worst 3.5 %, means low by at most 0.51 %, timed at 58
-#           of 62 shapes; others estimated, plain mean at most 1.99 %, sharing costs
-#           0.03 % on 58 problems
-# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.52 %,
-#           plain mean 0.60 %, worst 5.5 %, means low by at most 0.55 %, timed at 59 of
-#           62 shapes; others estimated, plain mean at most 1.92 %, sharing costs 0.09 %
-#           on 59 problems
+#           of the best 51-leaf tree on this grid, cross-validated 0.89 %, plain
+#           cross-validated 1.19 %, worst cross-validated 17.57 %, extrapolated 4.58 %
+# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean 0.11 %, plain
+#           mean 0.36 %, worst 5.7 %, means low by at most 0.43 %, sharing costs -0.51 %
+#           on 62 problems
+# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.39
+#           %, plain mean 0.58 %, worst 3.5 %, means low by at most 0.50 %, timed at 61
+#           of 62 shapes; others estimated, plain mean at most 1.20 %, sharing costs
+#           -0.11 % on 61 problems
+# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.53 %,
+#           plain mean 0.62 %, worst 5.5 %, means low by at most 0.54 %, sharing costs
+#           -0.02 % on 62 problems
 # Regret:   rms_norm_forward float32: 16 leaves (of 18), 13 configs, mean 0.09 %, plain
-#           mean 0.45 %, worst 7.2 %, means low by at most 0.35 %, the best 16-leaf tree
-#           on this grid, cross-validated 1.40 %, plain cross-validated 1.66 %, worst
-#           cross-validated 12.72 %, extrapolated 2.48 %
-# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.49 %,
-#           plain mean 0.81 %, worst 7.7 %, means low by at most 0.45 %, timed at 57 of
-#           62 shapes; others estimated, plain mean at most 1.33 %, sharing costs 0.10 %
-#           on 57 problems
+#           mean 0.44 %, worst 8.6 %, means low by at most 0.35 %, the best 16-leaf tree
+#           on this grid, cross-validated 1.34 %, plain cross-validated 1.61 %, worst
+#           cross-validated 12.72 %, extrapolated 2.49 %
+# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.47 %,
+#           plain mean 0.78 %, worst 7.7 %, means low by at most 0.43 %, timed at 61 of
+#           62 shapes; others estimated, plain mean at most 0.86 %, sharing costs 0.08 %
+#           on 61 problems
 # Regret:   rms_norm_forward:batch_invariant bfloat16: 30 leaves, 22 configs, mean 0.72
 #           %, plain mean 1.26 %, worst 18.3 %, means low by at most 0.27 %, the best
 #           30-leaf tree of hidden, then rows, with one order of a row's sum a hidden
 #           size on this grid, cross-validated 1.13 %, plain cross-validated 1.43 %,
-#           worst cross-validated 47.35 %, costs 0.74 % (worst 18.3 %) beside
+#           worst cross-validated 47.35 %, costs 0.73 % (worst 18.3 %) beside
 #           rms_norm_forward
 # Regret:   rms_norm_forward:batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.31 %, plain mean 0.81 %,
-#           worst 8.3 %, means low by at most 0.51 %, timed at 53 of 62 shapes; others
-#           estimated, plain mean at most 3.06 %, sharing costs 0.29 % on 53 problems
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.43 %, plain mean 0.93 %,
+#           worst 8.3 %, means low by at most 0.43 %, sharing costs 0.45 % on 62
+#           problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant bfloat16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.74 %, plain mean 1.18 %,
-#           worst 8.9 %, means low by at most 0.50 %, timed at 61 of 62 shapes; others
-#           estimated, plain mean at most 1.41 %, sharing costs 0.70 % on 61 problems
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.73 %, plain mean 1.15 %,
+#           worst 8.9 %, means low by at most 0.50 %, sharing costs 0.71 % on 62
+#           problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.81 %, plain mean 1.05 %,
-#           worst 10.0 %, means low by at most 0.56 %, timed at 60 of 62 shapes; others
-#           estimated, plain mean at most 1.37 %, sharing costs 0.76 % on 60 problems
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.83 %, plain mean 1.06 %,
+#           worst 10.0 %, means low by at most 0.54 %, sharing costs 0.80 % on 62
+#           problems
 # Regret:   rms_norm_forward:batch_invariant float32: 29 leaves, 19 configs, mean 0.23
-#           %, plain mean 0.56 %, worst 5.7 %, means low by at most 0.35 %, the best
+#           %, plain mean 0.57 %, worst 5.7 %, means low by at most 0.35 %, the best
 #           29-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 1.50 %, plain cross-validated 1.97 %,
-#           worst cross-validated 122.98 %, costs 0.14 % (worst 5.7 %) beside
+#           size on this grid, cross-validated 1.83 %, plain cross-validated 2.44 %,
+#           worst cross-validated 122.98 %, costs 0.15 % (worst 5.7 %) beside
 #           rms_norm_forward
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float32: as
-#           rms_norm_forward:batch_invariant float32, mean 0.45 %, plain mean 0.84 %,
-#           worst 9.8 %, means low by at most 0.44 %, timed at 59 of 62 shapes; others
-#           estimated, plain mean at most 1.20 %, sharing costs 0.38 % on 59 problems
+#           rms_norm_forward:batch_invariant float32, mean 0.43 %, plain mean 0.80 %,
+#           worst 9.6 %, means low by at most 0.43 %, timed at 61 of 62 shapes; others
+#           estimated, plain mean at most 0.85 %, sharing costs 0.38 % on 61 problems
 # Searched: rms_norm_backward bfloat16: plane, 8 % of 596862 configs
 # Searched: rms_norm_backward float16: plane, 6 % of 42729 configs
 # Searched: rms_norm_backward float32: plane, 7 % of 122393 configs
@@ -127,7 +124,7 @@
 # Searched: rms_norm_backward:no_dweight float16: plane, 11 % of 20039 configs
 # Searched: rms_norm_backward:no_dweight float32: plane, 12 % of 18989 configs
 # Searched: rms_norm_forward bfloat16: plane, 10 % of 238692 configs
-# Searched: rms_norm_forward float16: plane, 7 % of 18653 configs
+# Searched: rms_norm_forward float16: plane, 8 % of 18653 configs
 # Searched: rms_norm_forward float32: plane, 10 % of 53634 configs
 # Searched: rms_norm_forward:no_rstd bfloat16: plane, 9 % of 18653 configs
 # Searched: rms_norm_forward:no_rstd float16: plane, 11 % of 18653 configs
@@ -136,8 +133,8 @@
 # Facts:    {"device": {"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms":
 #           132}, "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data":
 #           {"digest":
-#           "sha256:430d0f0b910c738c87b59942bf32b154ac283f8717d2f67a9757c09bb73d740e",
-#           "measurements": 118679, "date": "2026-11-27"}, "kernels":
+#           "sha256:c8bb53e702b37108097596d8d88693c93d27549c814d6b72a01914ea61ac3d13",
+#           "measurements": 120016, "date": "2026-11-28"}, "kernels":
 #           {"rms_norm_backward":
 #           "sha256:ff2001a6c3a00204d4794b313fcbf331ecc806410a267fdf771c5689d41bd4b3",
 #           "rms_norm_forward":
@@ -145,206 +142,139 @@
 #           "command": {"recording": "nvidia-h100-80gb-hbm3", "options": {"leaves": 64,
 #           "tie_percent": 0.05, "baseline": "none", "batch_invariant": true}, "out":
 #           "nvidia_h100_80gb_hbm3.py"}, "functions": [{"key": "rms_norm_backward",
-#           "dtype": "bfloat16", "figures": {"leaves": 61, "asked": 64, "configs": 53,
-#           "loss": {"mean": 5671, "plain": 10481, "ninetieth": 39092, "worst": 122151,
-#           "problems": 1003, "luck": 3220}, "gap": 126, "cross_validated": 23484,
-#           "plain_validated": 23804, "worst_validated": 210975, "extrapolated": 264648,
-#           "rule": {"mean": 676178, "plain": 819389, "ninetieth": 1781859, "worst":
-#           2483446, "problems": 1003, "luck": 3220}, "gain": {"total": 811335069,
-#           "most": 2456979, "problems": 1003, "thresholds": 150098735}}}, {"key":
-#           "rms_norm_backward", "dtype": "float16", "figures": {"leaves": 61, "asked":
-#           61, "configs": 53, "loss": {"mean": 7522, "plain": 11126, "ninetieth":
-#           40451, "worst": 63602, "problems": 55, "luck": 2235, "untimed": 7, "bound":
-#           37261}, "gap": 0, "unmeasured": 2, "rule": {"mean": 437187, "plain": 674798,
-#           "ninetieth": 1479742, "worst": 2525415, "problems": 52, "luck": 2036},
-#           "gain": {"total": 33437412, "most": 2463356, "problems": 50, "thresholds":
-#           9830840}}, "donor": ["rms_norm_backward", "bfloat16"], "cost": -98908},
-#           {"key": "rms_norm_backward", "dtype": "float32", "figures": {"leaves": 18,
-#           "asked": 18, "configs": 17, "loss": {"mean": 14722, "plain": 17183,
-#           "ninetieth": 49757, "worst": 148751, "problems": 188, "luck": 2255}, "gap":
-#           0, "cross_validated": 50270, "plain_validated": 50225, "worst_validated":
-#           479667, "extrapolated": 172441, "rule": {"mean": 456964, "plain": 512450,
-#           "ninetieth": 1120357, "worst": 2293245, "problems": 188, "luck": 2255},
-#           "gain": {"total": 93110108, "most": 2226843, "problems": 188, "thresholds":
-#           34661776}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "bfloat16",
-#           "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss": {"mean": 11352,
-#           "plain": 14367, "ninetieth": 47866, "worst": 138078, "problems": 62, "luck":
-#           1842}, "gap": 0, "cross_validated": 14536, "plain_validated": 17647,
-#           "worst_validated": 258511, "extrapolated": 256201, "rule": {"mean": 364520,
-#           "plain": 565515, "ninetieth": 1403084, "worst": 2923228, "problems": 55,
-#           "luck": 1663}, "gain": {"total": 30315337, "most": 2928236, "problems": 55,
-#           "thresholds": 15232934}}}, {"key": "rms_norm_backward:no_dweight", "dtype":
-#           "float16", "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss":
-#           {"mean": 5480, "plain": 11558, "ninetieth": 36581, "worst": 145011,
-#           "problems": 62, "luck": 3865}, "gap": 0, "cross_validated": 12444,
-#           "plain_validated": 14818, "worst_validated": 174789, "extrapolated": 133911,
-#           "rule": {"mean": 363655, "plain": 552267, "ninetieth": 1402540, "worst":
-#           2935222, "problems": 55, "luck": 3910}, "gain": {"total": 29666128, "most":
-#           2932292, "problems": 55, "thresholds": 15475631}}}, {"key":
+#           "dtype": "bfloat16", "figures": {"leaves": 61, "asked": 64, "configs": 55,
+#           "loss": {"mean": 3928, "plain": 7933, "ninetieth": 28805, "worst": 132582,
+#           "problems": 1003, "luck": 3176}, "gap": 112, "cross_validated": 19073,
+#           "plain_validated": 19455, "worst_validated": 210975, "extrapolated":
+#           264679}}, {"key": "rms_norm_backward", "dtype": "float16", "figures":
+#           {"leaves": 61, "asked": 61, "configs": 55, "loss": {"mean": 10446, "plain":
+#           13841, "ninetieth": 43211, "worst": 83616, "problems": 61, "luck": 1688,
+#           "untimed": 1, "bound": 61100}, "gap": 0, "unmeasured": 1}, "donor":
+#           ["rms_norm_backward", "bfloat16"], "cost": -86057}, {"key":
+#           "rms_norm_backward", "dtype": "float32", "figures": {"leaves": 18, "asked":
+#           18, "configs": 17, "loss": {"mean": 14722, "plain": 17183, "ninetieth":
+#           49757, "worst": 148751, "problems": 188, "luck": 2255}, "gap": 0,
+#           "cross_validated": 50270, "plain_validated": 50225, "worst_validated":
+#           479667, "extrapolated": 172441}}, {"key": "rms_norm_backward:no_dweight",
+#           "dtype": "bfloat16", "figures": {"leaves": 6, "asked": 6, "configs": 6,
+#           "loss": {"mean": 11550, "plain": 14648, "ninetieth": 47866, "worst": 138078,
+#           "problems": 62, "luck": 1842}, "gap": 0, "cross_validated": 14781,
+#           "plain_validated": 17977, "worst_validated": 258511, "extrapolated":
+#           256201}}, {"key": "rms_norm_backward:no_dweight", "dtype": "float16",
+#           "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss": {"mean": 5480,
+#           "plain": 11558, "ninetieth": 36581, "worst": 145011, "problems": 62, "luck":
+#           3865}, "gap": 0, "cross_validated": 12444, "plain_validated": 14818,
+#           "worst_validated": 174789, "extrapolated": 133911}}, {"key":
 #           "rms_norm_backward:no_dweight", "dtype": "float32", "figures": {"leaves": 6,
-#           "asked": 6, "configs": 5, "loss": {"mean": 13841, "plain": 13753,
-#           "ninetieth": 50318, "worst": 78365, "problems": 62, "luck": 2612}, "gap": 0,
-#           "cross_validated": 17656, "plain_validated": 17677, "worst_validated":
-#           226566, "extrapolated": 87028, "rule": {"mean": 287666, "plain": 372221,
-#           "ninetieth": 1084328, "worst": 2502247, "problems": 55, "luck": 2802},
-#           "gain": {"total": 19684556, "most": 2508016, "problems": 55, "thresholds":
-#           10996420}}}, {"key": "rms_norm_backward:batch_invariant", "dtype":
-#           "bfloat16", "figures": {"leaves": 57, "asked": 57, "configs": 49, "loss":
-#           {"mean": 32105, "plain": 49303, "ninetieth": 137068, "worst": 706234,
-#           "problems": 980, "luck": 3238, "untimed": 23, "bound": 49097}, "gap": 0,
-#           "limits": " of hidden, then rows, with one order of a row's sum a hidden
-#           size", "cross_validated": 35406, "plain_validated": 40519,
-#           "worst_validated": 494366, "rule": {"mean": 676178, "plain": 819389,
-#           "ninetieth": 1781859, "worst": 2483446, "problems": 1003, "luck": 3220},
-#           "gain": {"total": 772237214, "most": 2432142, "problems": 1003,
-#           "thresholds": 150098735}}, "beside": {"mean": 26342, "worst": 710751,
-#           "problems": 980, "bounded": 23}}, {"key":
+#           "asked": 6, "configs": 5, "loss": {"mean": 13727, "plain": 13666,
+#           "ninetieth": 50318, "worst": 78365, "problems": 62, "luck": 2732}, "gap": 0,
+#           "cross_validated": 17823, "plain_validated": 17721, "worst_validated":
+#           226566, "extrapolated": 87028}}, {"key":
+#           "rms_norm_backward:batch_invariant", "dtype": "bfloat16", "figures":
+#           {"leaves": 57, "asked": 57, "configs": 50, "loss": {"mean": 31793, "plain":
+#           48194, "ninetieth": 134678, "worst": 706234, "problems": 1003, "luck":
+#           3176}, "gap": 0, "limits": " of hidden, then rows, with one order of a row's
+#           sum a hidden size", "cross_validated": 35452, "plain_validated": 41291,
+#           "worst_validated": 862446}, "beside": {"mean": 27865, "worst": 710751,
+#           "problems": 1003, "bounded": 0}}, {"key":
 #           "rms_norm_backward:batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 57, "asked": 57, "configs": 49, "loss": {"mean": 27891, "plain":
-#           35687, "ninetieth": 73623, "worst": 637774, "problems": 54, "luck": 1956,
-#           "untimed": 8, "bound": 61785}, "gap": 98484, "unmeasured": 3, "rule":
-#           {"mean": 629521, "plain": 951771, "ninetieth": 2144002, "worst": 4184219,
-#           "problems": 61, "luck": 2096}, "gain": {"total": 46803104, "most": 3903692,
-#           "problems": 58, "thresholds": 15451194}}, "donor":
-#           ["rms_norm_backward:batch_invariant", "bfloat16"], "cost": 12740}, {"key":
+#           {"leaves": 57, "asked": 57, "configs": 50, "loss": {"mean": 26803, "plain":
+#           33080, "ninetieth": 66256, "worst": 637774, "problems": 62, "luck": 1667},
+#           "gap": 13954, "unmeasured": 2}, "donor":
+#           ["rms_norm_backward:batch_invariant", "bfloat16"], "cost": 13953}, {"key":
 #           "rms_norm_backward:batch_invariant", "dtype": "float32", "figures":
 #           {"leaves": 49, "asked": 49, "configs": 42, "loss": {"mean": 18777, "plain":
 #           23224, "ninetieth": 72878, "worst": 222166, "problems": 188, "luck": 2255},
 #           "gap": 65, "limits": " of hidden, then rows, with one order of a row's sum a
 #           hidden size", "cross_validated": 30333, "plain_validated": 30656,
-#           "worst_validated": 243989, "rule": {"mean": 456964, "plain": 512450,
-#           "ninetieth": 1120357, "worst": 2293245, "problems": 188, "luck": 2255},
-#           "gain": {"total": 91974403, "most": 2188165, "problems": 188, "thresholds":
-#           34661776}}, "beside": {"mean": 4055, "worst": 208058, "problems": 188,
-#           "bounded": 0}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
-#           "dtype": "bfloat16", "figures": {"leaves": 11, "asked": 11, "configs": 11,
-#           "loss": {"mean": 4346, "plain": 7616, "ninetieth": 13102, "worst": 127067,
-#           "problems": 62, "luck": 1842}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 16926,
-#           "plain_validated": 18716, "worst_validated": 379009, "rule": {"mean":
-#           509964, "plain": 761212, "ninetieth": 2201340, "worst": 3697046, "problems":
-#           62, "luck": 1842}, "gain": {"total": 46722949, "most": 3701767, "problems":
-#           62, "thresholds": 20279367}}, "beside": {"mean": -7007, "worst": 108799,
+#           "worst_validated": 243989}, "beside": {"mean": 4055, "worst": 208058,
+#           "problems": 188, "bounded": 0}}, {"key":
+#           "rms_norm_backward:no_dweight+batch_invariant", "dtype": "bfloat16",
+#           "figures": {"leaves": 11, "asked": 11, "configs": 11, "loss": {"mean": 4531,
+#           "plain": 7879, "ninetieth": 16278, "worst": 127067, "problems": 62, "luck":
+#           1842}, "gap": 0, "limits": " of hidden, then rows, with one order of a row's
+#           sum a hidden size", "cross_validated": 17201, "plain_validated": 19087,
+#           "worst_validated": 379009}, "beside": {"mean": -7020, "worst": 108799,
 #           "problems": 62, "bounded": 0}}, {"key":
 #           "rms_norm_backward:no_dweight+batch_invariant", "dtype": "float16",
 #           "figures": {"leaves": 10, "asked": 10, "configs": 10, "loss": {"mean": 1481,
 #           "plain": 5431, "ninetieth": 11680, "worst": 142043, "problems": 62, "luck":
 #           3865}, "gap": 0, "limits": " of hidden, then rows, with one order of a row's
 #           sum a hidden size", "cross_validated": 17374, "plain_validated": 18210,
-#           "worst_validated": 351133, "rule": {"mean": 509732, "plain": 750511,
-#           "ninetieth": 2206097, "worst": 3706988, "problems": 62, "luck": 3865},
-#           "gain": {"total": 46194947, "most": 3703167, "problems": 62, "thresholds":
-#           20526749}}, "beside": {"mean": -3999, "worst": 52857, "problems": 62,
-#           "bounded": 0}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
-#           "dtype": "float32", "figures": {"leaves": 13, "asked": 13, "configs": 12,
-#           "loss": {"mean": 6491, "plain": 8517, "ninetieth": 28431, "worst": 83234,
-#           "problems": 62, "luck": 2612}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 46119,
-#           "plain_validated": 36985, "worst_validated": 980083, "rule": {"mean":
-#           507696, "plain": 645353, "ninetieth": 2025558, "worst": 4530044, "problems":
-#           62, "luck": 2612}, "gain": {"total": 39483790, "most": 4525844, "problems":
-#           62, "thresholds": 16604048}}, "beside": {"mean": -7350, "worst": 83234,
+#           "worst_validated": 351133}, "beside": {"mean": -3999, "worst": 52857,
+#           "problems": 62, "bounded": 0}}, {"key":
+#           "rms_norm_backward:no_dweight+batch_invariant", "dtype": "float32",
+#           "figures": {"leaves": 13, "asked": 13, "configs": 12, "loss": {"mean": 6332,
+#           "plain": 8372, "ninetieth": 28431, "worst": 79307, "problems": 62, "luck":
+#           2732}, "gap": 0, "limits": " of hidden, then rows, with one order of a row's
+#           sum a hidden size", "cross_validated": 44458, "plain_validated": 35473,
+#           "worst_validated": 980083}, "beside": {"mean": -7395, "worst": 82467,
 #           "problems": 62, "bounded": 0}}, {"key": "rms_norm_forward", "dtype":
 #           "bfloat16", "figures": {"leaves": 51, "asked": 64, "configs": 28, "loss":
-#           {"mean": -144, "plain": 1811, "ninetieth": 11687, "worst": 77693,
-#           "problems": 1003, "luck": 2617}, "gap": 28, "cross_validated": 8609,
-#           "plain_validated": 11481, "worst_validated": 161897, "extrapolated": 44789,
-#           "rule": {"mean": 68155, "plain": 92116, "ninetieth": 237396, "worst":
-#           2035028, "problems": 1003, "luck": 2617}, "gain": {"total": 90576247,
-#           "most": 2037295, "problems": 1003, "thresholds": 30930390}}}, {"key":
-#           "rms_norm_forward", "dtype": "float16", "figures": {"leaves": 51, "asked":
-#           51, "configs": 28, "loss": {"mean": 521, "plain": 3081, "ninetieth": 14901,
-#           "worst": 60015, "problems": 55, "luck": 4870, "untimed": 7, "bound": 14273},
-#           "gap": 0, "rule": {"mean": 106626, "plain": 107365, "ninetieth": 141004,
-#           "worst": 2021213, "problems": 52, "luck": 4946}, "gain": {"total": 5413911,
-#           "most": 2029414, "problems": 48, "thresholds": 3756127}}, "donor":
-#           ["rms_norm_forward", "bfloat16"], "cost": -4257}, {"key":
-#           "rms_norm_forward:no_rstd", "dtype": "bfloat16", "figures": {"leaves": 51,
-#           "asked": 51, "configs": 28, "loss": {"mean": 3691, "plain": 5424,
-#           "ninetieth": 18240, "worst": 34145, "problems": 58, "luck": 5021, "untimed":
-#           4, "bound": 19673}, "gap": 0, "unmeasured": 2, "rule": {"mean": 77761,
-#           "plain": 88024, "ninetieth": 244679, "worst": 1332389, "problems": 57,
-#           "luck": 5355}, "gain": {"total": 4599388, "most": 1311071, "problems": 55,
-#           "thresholds": 2804573}}, "donor": ["rms_norm_forward", "bfloat16"], "cost":
-#           313}, {"key": "rms_norm_forward:no_rstd", "dtype": "float16", "figures":
-#           {"leaves": 51, "asked": 51, "configs": 28, "loss": {"mean": 5183, "plain":
-#           6018, "ninetieth": 22830, "worst": 53690, "problems": 59, "luck": 5388,
-#           "untimed": 3, "bound": 19001}, "gap": 0, "rule": {"mean": 72678, "plain":
-#           84704, "ninetieth": 216122, "worst": 1322280, "problems": 57, "luck": 4782},
-#           "gain": {"total": 4322536, "most": 1307830, "problems": 55, "thresholds":
-#           2778897}}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 916}, {"key":
+#           {"mean": -148, "plain": 1805, "ninetieth": 11687, "worst": 77693,
+#           "problems": 1003, "luck": 2617}, "gap": 27, "cross_validated": 8837,
+#           "plain_validated": 11795, "worst_validated": 161897, "extrapolated":
+#           44784}}, {"key": "rms_norm_forward", "dtype": "float16", "figures":
+#           {"leaves": 51, "asked": 51, "configs": 28, "loss": {"mean": 1059, "plain":
+#           3601, "ninetieth": 21593, "worst": 55846, "problems": 62, "luck": 4205},
+#           "gap": 0}, "donor": ["rms_norm_forward", "bfloat16"], "cost": -5073},
+#           {"key": "rms_norm_forward:no_rstd", "dtype": "bfloat16", "figures":
+#           {"leaves": 51, "asked": 51, "configs": 28, "loss": {"mean": 3925, "plain":
+#           5759, "ninetieth": 18240, "worst": 34462, "problems": 61, "luck": 4945,
+#           "untimed": 1, "bound": 11897}, "gap": 0, "unmeasured": 2}, "donor":
+#           ["rms_norm_forward", "bfloat16"], "cost": -1106}, {"key":
+#           "rms_norm_forward:no_rstd", "dtype": "float16", "figures": {"leaves": 51,
+#           "asked": 51, "configs": 28, "loss": {"mean": 5330, "plain": 6230,
+#           "ninetieth": 22830, "worst": 53690, "problems": 62, "luck": 5297}, "gap":
+#           0}, "donor": ["rms_norm_forward", "bfloat16"], "cost": -226}, {"key":
 #           "rms_norm_forward", "dtype": "float32", "figures": {"leaves": 16, "asked":
-#           18, "configs": 13, "loss": {"mean": 934, "plain": 4446, "ninetieth": 17025,
-#           "worst": 69753, "problems": 188, "luck": 3456}, "gap": 0, "cross_validated":
-#           13859, "plain_validated": 16495, "worst_validated": 119697, "extrapolated":
-#           24528, "rule": {"mean": 79431, "plain": 85083, "ninetieth": 202168, "worst":
-#           1662612, "problems": 188, "luck": 3456}, "gain": {"total": 15159638, "most":
-#           1648520, "problems": 188, "thresholds": 7695987}}}, {"key":
-#           "rms_norm_forward:no_rstd", "dtype": "float32", "figures": {"leaves": 16,
-#           "asked": 16, "configs": 13, "loss": {"mean": 4896, "plain": 8086,
-#           "ninetieth": 24866, "worst": 74473, "problems": 57, "luck": 4402, "untimed":
-#           5, "bound": 13195}, "gap": 1282, "rule": {"mean": 44490, "plain": 60492,
-#           "ninetieth": 144305, "worst": 932081, "problems": 58, "luck": 4587}, "gain":
-#           {"total": 3011002, "most": 918385, "problems": 53, "thresholds": 1623962}},
-#           "donor": ["rms_norm_forward", "float32"], "cost": 960}, {"key":
-#           "rms_norm_forward:batch_invariant", "dtype": "bfloat16", "figures":
-#           {"leaves": 30, "asked": 30, "configs": 22, "loss": {"mean": 7191, "plain":
-#           12525, "ninetieth": 46276, "worst": 167919, "problems": 1003, "luck": 2617},
-#           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
-#           hidden size", "cross_validated": 11272, "plain_validated": 14162,
-#           "worst_validated": 387663, "rule": {"mean": 68155, "plain": 92116,
-#           "ninetieth": 237396, "worst": 2035028, "problems": 1003, "luck": 2617},
-#           "gain": {"total": 79829932, "most": 2010295, "problems": 1003, "thresholds":
-#           30930390}}, "beside": {"mean": 7334, "worst": 167919, "problems": 1003,
-#           "bounded": 0}}, {"key": "rms_norm_forward:batch_invariant", "dtype":
-#           "float16", "figures": {"leaves": 30, "asked": 30, "configs": 22, "loss":
-#           {"mean": 3120, "plain": 8022, "ninetieth": 28066, "worst": 79363,
-#           "problems": 53, "luck": 5016, "untimed": 9, "bound": 30132}, "gap": 203082,
-#           "rule": {"mean": 256447, "plain": 331065, "ninetieth": 1905353, "worst":
-#           2711002, "problems": 61, "luck": 4749}, "gain": {"total": 3309679, "most":
-#           2009330, "problems": 60, "thresholds": 12979002}}, "donor":
-#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 2920}, {"key":
-#           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "bfloat16", "figures":
-#           {"leaves": 30, "asked": 30, "configs": 22, "loss": {"mean": 7407, "plain":
-#           11694, "ninetieth": 39448, "worst": 85212, "problems": 61, "luck": 4919,
-#           "untimed": 1, "bound": 13998}, "gap": 7009, "rule": {"mean": 123418,
-#           "plain": 151822, "ninetieth": 297969, "worst": 1911767, "problems": 61,
-#           "luck": 4919}, "gain": {"total": 8547807, "most": 1912285, "problems": 61,
-#           "thresholds": 3531155}}, "donor": ["rms_norm_forward:batch_invariant",
-#           "bfloat16"], "cost": 7010}, {"key":
+#           18, "configs": 13, "loss": {"mean": 852, "plain": 4363, "ninetieth": 17979,
+#           "worst": 82441, "problems": 188, "luck": 3459}, "gap": 0, "cross_validated":
+#           13357, "plain_validated": 15978, "worst_validated": 119697, "extrapolated":
+#           24582}}, {"key": "rms_norm_forward:no_rstd", "dtype": "float32", "figures":
+#           {"leaves": 16, "asked": 16, "configs": 13, "loss": {"mean": 4728, "plain":
+#           7742, "ninetieth": 25814, "worst": 74473, "problems": 61, "luck": 4287,
+#           "untimed": 1, "bound": 8608}, "gap": 873}, "donor": ["rms_norm_forward",
+#           "float32"], "cost": 791}, {"key": "rms_norm_forward:batch_invariant",
+#           "dtype": "bfloat16", "figures": {"leaves": 30, "asked": 30, "configs": 22,
+#           "loss": {"mean": 7164, "plain": 12520, "ninetieth": 46276, "worst": 167919,
+#           "problems": 1003, "luck": 2617}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 11243,
+#           "plain_validated": 14153, "worst_validated": 387663}, "beside": {"mean":
+#           7312, "worst": 167919, "problems": 1003, "bounded": 0}}, {"key":
+#           "rms_norm_forward:batch_invariant", "dtype": "float16", "figures":
+#           {"leaves": 30, "asked": 30, "configs": 22, "loss": {"mean": 4335, "plain":
+#           9246, "ninetieth": 28066, "worst": 79363, "problems": 62, "luck": 4205},
+#           "gap": 4477}, "donor": ["rms_norm_forward:batch_invariant", "bfloat16"],
+#           "cost": 4477}, {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype":
+#           "bfloat16", "figures": {"leaves": 30, "asked": 30, "configs": 22, "loss":
+#           {"mean": 7226, "plain": 11386, "ninetieth": 39448, "worst": 85212,
+#           "problems": 62, "luck": 4955}, "gap": 7098}, "donor":
+#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 7098}, {"key":
 #           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 30, "asked": 30, "configs": 22, "loss": {"mean": 8081, "plain":
-#           10491, "ninetieth": 29611, "worst": 95012, "problems": 60, "luck": 5504,
-#           "untimed": 2, "bound": 13610}, "gap": 48730, "rule": {"mean": 132289,
-#           "plain": 175556, "ninetieth": 300643, "worst": 1956343, "problems": 61,
-#           "luck": 5543}, "gain": {"total": 6308714, "most": 1883399, "problems": 61,
-#           "thresholds": 6364902}}, "donor": ["rms_norm_forward:batch_invariant",
-#           "bfloat16"], "cost": 7571}, {"key": "rms_norm_forward:batch_invariant",
-#           "dtype": "float32", "figures": {"leaves": 29, "asked": 29, "configs": 19,
-#           "loss": {"mean": 2288, "plain": 5619, "ninetieth": 19898, "worst": 55587,
-#           "problems": 188, "luck": 3456}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 14937,
-#           "plain_validated": 19497, "worst_validated": 801930, "rule": {"mean": 79431,
-#           "plain": 85083, "ninetieth": 202168, "worst": 1662612, "problems": 188,
-#           "luck": 3456}, "gain": {"total": 14939123, "most": 1639760, "problems": 188,
-#           "thresholds": 7695987}}, "beside": {"mean": 1353, "worst": 55587,
-#           "problems": 188, "bounded": 0}}, {"key":
+#           {"leaves": 30, "asked": 30, "configs": 22, "loss": {"mean": 8234, "plain":
+#           10521, "ninetieth": 29611, "worst": 95012, "problems": 62, "luck": 5297},
+#           "gap": 8007}, "donor": ["rms_norm_forward:batch_invariant", "bfloat16"],
+#           "cost": 8007}, {"key": "rms_norm_forward:batch_invariant", "dtype":
+#           "float32", "figures": {"leaves": 29, "asked": 29, "configs": 19, "loss":
+#           {"mean": 2330, "plain": 5695, "ninetieth": 19340, "worst": 55587,
+#           "problems": 188, "luck": 3459}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 18100,
+#           "plain_validated": 24146, "worst_validated": 801930}, "beside": {"mean":
+#           1478, "worst": 55587, "problems": 188, "bounded": 0}}, {"key":
 #           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "float32", "figures":
-#           {"leaves": 29, "asked": 29, "configs": 19, "loss": {"mean": 4533, "plain":
-#           8341, "ninetieth": 27019, "worst": 93728, "problems": 59, "luck": 4382,
-#           "untimed": 3, "bound": 11890}, "gap": 36785, "rule": {"mean": 87493,
-#           "plain": 141392, "ninetieth": 239512, "worst": 2304932, "problems": 62,
-#           "luck": 4390}, "gain": {"total": 6686440, "most": 2290815, "problems": 61,
-#           "thresholds": 2058092}}, "donor": ["rms_norm_forward:batch_invariant",
-#           "float32"], "cost": 3820}], "body":
-#           "sha256:b0f8987f9d3d41837737edb2164ad6f777c86d507188f589ed160d30f24d2f87",
+#           {"leaves": 29, "asked": 29, "configs": 19, "loss": {"mean": 4298, "plain":
+#           8011, "ninetieth": 26185, "worst": 91239, "problems": 61, "luck": 4287,
+#           "untimed": 1, "bound": 8438}, "gap": 24602}, "donor":
+#           ["rms_norm_forward:batch_invariant", "float32"], "cost": 3771}], "body":
+#           "sha256:bdd9a4d4d4da6d33bede8097a8b4dd28d78a4c209c845432d3f4302780fa2925",
 #           "searched": ["rms_norm_backward bfloat16: plane, 8 % of 596862 configs",
 #           "rms_norm_backward float16: plane, 6 % of 42729 configs", "rms_norm_backward
 #           float32: plane, 7 % of 122393 configs", "rms_norm_backward:no_dweight
 #           bfloat16: plane, 11 % of 20039 configs", "rms_norm_backward:no_dweight
 #           float16: plane, 11 % of 20039 configs", "rms_norm_backward:no_dweight
 #           float32: plane, 12 % of 18989 configs", "rms_norm_forward bfloat16: plane,
-#           10 % of 238692 configs", "rms_norm_forward float16: plane, 7 % of 18653
+#           10 % of 238692 configs", "rms_norm_forward float16: plane, 8 % of 18653
 #           configs", "rms_norm_forward float32: plane, 10 % of 53634 configs",
 #           "rms_norm_forward:no_rstd bfloat16: plane, 9 % of 18653 configs",
 #           "rms_norm_forward:no_rstd float16: plane, 11 % of 18653 configs",
@@ -393,13 +323,6 @@ BLOCK_ROW_2_WARPS_1_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
-BLOCK_ROW_2_WARPS_1_COLUMNS_32 = Config(
-    schedule="block_row",
-    block_row=2,
-    num_warps=1,
-    finish="columns",
-    block_col=32,
-)
 BLOCK_ROW_2_WARPS_1_COLUMNS_64 = Config(
     schedule="block_row",
     block_row=2,
@@ -424,6 +347,14 @@ BLOCK_ROW_2_WARPS_4_COLUMNS_32 = Config(
     block_col=32,
 )
 BLOCK_ROW_2_WARPS_4 = Config(schedule="block_row", block_row=2, num_warps=4)
+BLOCK_ROW_2_WARPS_4_STAGES_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=4,
+    num_stages=4,
+    finish="columns",
+    block_col=16,
+)
 BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=2,
@@ -432,11 +363,11 @@ BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config(
     block_col=16,
 )
 BLOCK_ROW_2_WARPS_8 = Config(schedule="block_row", block_row=2, num_warps=8)
-BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16 = Config(
+BLOCK_ROW_2_WARPS_8_STAGES_4_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=2,
     num_warps=8,
-    num_stages=3,
+    num_stages=4,
     finish="columns",
     block_col=16,
 )
@@ -470,6 +401,7 @@ BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
+BLOCK_ROW_4_WARPS_4 = Config(schedule="block_row", block_row=4, num_warps=4)
 BLOCK_ROW_4_WARPS_4_STAGES_4_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=4,
@@ -482,6 +414,14 @@ BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=4,
     num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_4_WARPS_8_STAGES_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=8,
+    num_stages=4,
     finish="columns",
     block_col=16,
 )
@@ -517,7 +457,16 @@ BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config(
     block_col=16,
 )
 BLOCK_ROW_8_WARPS_8 = Config(schedule="block_row", block_row=8, num_warps=8)
+BLOCK_ROW_8_WARPS_8_STAGES_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=8,
+    num_warps=8,
+    num_stages=4,
+    finish="columns",
+    block_col=16,
+)
 BLOCK_ROW_8_WARPS_32 = Config(schedule="block_row", block_row=8, num_warps=32)
+BLOCK_ROW_16_WARPS_2 = Config(schedule="block_row", block_row=16, num_warps=2)
 BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=16,
@@ -542,13 +491,6 @@ BLOCK_ROW_16_WARPS_8_COLUMNS_16 = Config(
     block_col=16,
 )
 BLOCK_ROW_16_WARPS_8 = Config(schedule="block_row", block_row=16, num_warps=8)
-BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=16,
-    num_warps=16,
-    finish="columns",
-    block_col=16,
-)
 BLOCK_ROW_16_WARPS_16 = Config(schedule="block_row", block_row=16, num_warps=16)
 BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config(
     schedule="block_row",
@@ -559,13 +501,6 @@ BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config(
 )
 BLOCK_ROW_32_WARPS_8 = Config(schedule="block_row", block_row=32, num_warps=8)
 BLOCK_ROW_32_WARPS_16 = Config(schedule="block_row", block_row=32, num_warps=16)
-BLOCK_ROW_64_WARPS_16_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=64,
-    num_warps=16,
-    finish="columns",
-    block_col=16,
-)
 CLUSTER_2_WARPS_8_COLUMNS_32 = Config(
     schedule="cluster_2",
     num_warps=8,
@@ -740,18 +675,18 @@ PERSISTENT_WARPS_1_STAGES_4_PER_SM_8 = Config(
     num_stages=4,
     programs_per_sm=8,
 )
+PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=4,
+    finish="dependent",
+)
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
     num_warps=4,
     num_stages=3,
     programs_per_sm=2,
-    finish="dependent",
-)
-PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    schedule="persistent",
-    num_warps=4,
-    num_stages=3,
-    programs_per_sm=4,
     finish="dependent",
 )
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
@@ -892,6 +827,14 @@ PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
 )
+PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_REDUCE = Config(
+    schedule="persistent",
+    block_row=2,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="reduce",
+)
 PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     block_row=2,
@@ -915,6 +858,14 @@ PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config(
     num_stages=4,
     programs_per_sm=2,
     finish="dependent",
+)
+PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_REDUCE = Config(
+    schedule="persistent",
+    block_row=4,
+    num_warps=2,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="reduce",
 )
 PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
@@ -1024,6 +975,13 @@ PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
     programs_per_sm=1,
     finish="dependent",
 )
+PERSISTENT_ROWS_64_WARPS_4_PER_SM_2_DEPENDENT = Config(
+    schedule="persistent",
+    block_row=64,
+    num_warps=4,
+    programs_per_sm=2,
+    finish="dependent",
+)
 ROW_WARPS_1_COLUMNS_16 = Config(
     schedule="row",
     num_warps=1,
@@ -1049,13 +1007,6 @@ ROW_WARPS_1_STAGES_3_COLUMNS_64 = Config(
     finish="columns",
     block_col=64,
 )
-ROW_WARPS_1_STAGES_4_COLUMNS_16 = Config(
-    schedule="row",
-    num_warps=1,
-    num_stages=4,
-    finish="columns",
-    block_col=16,
-)
 ROW_WARPS_1_STAGES_4_COLUMNS_64 = Config(
     schedule="row",
     num_warps=1,
@@ -1074,6 +1025,13 @@ ROW_WARPS_2_COLUMNS_32 = Config(
     num_warps=2,
     finish="columns",
     block_col=32,
+)
+ROW_WARPS_2_STAGES_4_COLUMNS_16 = Config(
+    schedule="row",
+    num_warps=2,
+    num_stages=4,
+    finish="columns",
+    block_col=16,
 )
 ROW_WARPS_4_COLUMNS_16 = Config(
     schedule="row",
@@ -1255,103 +1213,115 @@ SPLIT_8_8192_WARPS_32_PER_SM_1_DEPENDENT = Config(
 
 
 def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 512:
-        if rows >= 33:
-            if rows >= 150:
-                if rows >= 832:
-                    if hidden <= 128:
-                        if rows >= 1408:
-                            if rows >= 26624:
+    if hidden <= 128:
+        if rows >= 9:
+            if rows >= 33:
+                if rows >= 150:
+                    if rows >= 1280:
+                        if rows >= 8192:
+                            if rows >= 33792:
                                 return PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                            return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
-                        return BLOCK_ROW_64_WARPS_16_COLUMNS_16
-                    if rows >= 2048:
-                        if rows >= 14336:
-                            if hidden <= 256:
-                                return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                            return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                        return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
-                    return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-                if hidden <= 127:
+                            return PERSISTENT_ROWS_64_WARPS_4_PER_SM_2_DEPENDENT
+                        return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
                     return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-                if hidden <= 256:
-                    if rows >= 320:
-                        return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
-                    return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-                return BLOCK_ROW_8_WARPS_8_COLUMNS_16
-            if hidden <= 128:
                 return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-            return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-        if hidden <= 64:
-            if rows >= 9:
+            if hidden <= 64:
                 return BLOCK_ROW_4_WARPS_1_COLUMNS_16
+            return BLOCK_ROW_2_WARPS_1_COLUMNS_16
+        if hidden <= 64:
             return BLOCK_ROW_4_WARPS_1_COLUMNS_64
-        if hidden <= 255:
-            if rows >= 3:
-                if rows >= 17:
-                    return BLOCK_ROW_2_WARPS_1_COLUMNS_16
-                return BLOCK_ROW_2_WARPS_1_COLUMNS_32
-            return BLOCK_ROW_2_WARPS_1_COLUMNS_64
-        if hidden <= 300:
-            if rows >= 10:
-                return ROW_WARPS_1_STAGES_4_COLUMNS_16
-            return ROW_WARPS_1_COLUMNS_64
-        if rows >= 3:
-            if rows >= 20:
-                return ROW_WARPS_1_COLUMNS_16
-            return ROW_WARPS_1_STAGES_4_COLUMNS_64
-        return ROW_WARPS_1_COLUMNS_32
-    if hidden <= 4096:
-        if rows >= 36:
-            if rows >= 160:
-                if rows >= 2112:
-                    if hidden <= 640:
-                        return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    if hidden <= 1280:
-                        return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                    if hidden <= 1536:
-                        return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-                    if hidden <= 2048:
-                        return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-                    if hidden <= 2560:
-                        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    if hidden <= 3072:
-                        return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-                    return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
-                if hidden <= 1024:
-                    if rows >= 960:
-                        return BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16
-                    return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-                if rows >= 512:
-                    return ROW_WARPS_8_COLUMNS_16
-                if hidden <= 1536:
-                    return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-                return ROW_WARPS_4_COLUMNS_16
+        return BLOCK_ROW_2_WARPS_1_COLUMNS_64
+    if hidden <= 8192:
+        if rows >= 33:
+            if hidden <= 512:
+                if rows >= 192:
+                    if rows >= 768:
+                        if rows >= 1792:
+                            if rows >= 9216:
+                                if hidden <= 256:
+                                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                                return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                            if hidden <= 256:
+                                return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+                            return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_REDUCE
+                        if hidden <= 256:
+                            return BLOCK_ROW_8_WARPS_8_STAGES_4_COLUMNS_16
+                        return BLOCK_ROW_4_WARPS_8_STAGES_4_COLUMNS_16
+                    if hidden <= 256:
+                        return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
+                    return BLOCK_ROW_4_WARPS_4_STAGES_4_COLUMNS_16
+                return BLOCK_ROW_4_WARPS_4_COLUMNS_16
             if hidden <= 2048:
+                if rows >= 192:
+                    if rows >= 2176:
+                        if hidden <= 640:
+                            return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                        if hidden <= 1023:
+                            return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                        if hidden <= 1536:
+                            if rows >= 17408:
+                                if hidden <= 1280:
+                                    return (
+                                        PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                                    )
+                                return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+                            return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_REDUCE
+                        return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+                    if hidden <= 1280:
+                        if rows >= 896:
+                            return BLOCK_ROW_2_WARPS_8_STAGES_4_COLUMNS_16
+                        if hidden <= 1023:
+                            return BLOCK_ROW_2_WARPS_4_STAGES_4_COLUMNS_16
+                        return ROW_WARPS_4_STAGES_4_COLUMNS_16
+                    if rows >= 580:
+                        return ROW_WARPS_4_STAGES_4_COLUMNS_16
+                    return ROW_WARPS_2_STAGES_4_COLUMNS_16
                 return ROW_WARPS_4_COLUMNS_16
+            if rows >= 240:
+                if hidden <= 4096:
+                    if rows >= 600:
+                        if rows >= 2112:
+                            if hidden <= 2560:
+                                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                            if hidden <= 3072:
+                                return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+                            return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+                        return ROW_WARPS_4_STAGES_3_COLUMNS_16
+                    return ROW_WARPS_2_STAGES_4_COLUMNS_16
+                if rows >= 2112:
+                    return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+                return ROW_WARPS_8_COLUMNS_32
             return ROW_WARPS_4_COLUMNS_32
         if hidden <= 1024:
             if rows >= 3:
-                return BLOCK_ROW_2_WARPS_4_COLUMNS_32
+                if hidden <= 640:
+                    if rows >= 10:
+                        if rows >= 18:
+                            return ROW_WARPS_1_COLUMNS_16
+                        return ROW_WARPS_1_COLUMNS_32
+                    if hidden <= 300:
+                        return ROW_WARPS_1_COLUMNS_64
+                    return ROW_WARPS_1_STAGES_4_COLUMNS_64
+                return ROW_WARPS_2_COLUMNS_16
+            if hidden <= 320:
+                return ROW_WARPS_1_COLUMNS_64
+            if hidden <= 512:
+                return ROW_WARPS_1_COLUMNS_32
             return ROW_WARPS_1_STAGES_3_COLUMNS_64
         if hidden <= 2048:
             return ROW_WARPS_4_COLUMNS_32
-        return ROW_WARPS_4_COLUMNS_64
-    if hidden <= 8192:
-        if rows >= 200:
-            if rows >= 2112:
-                return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-            return ROW_WARPS_8_COLUMNS_32
+        if hidden <= 4096:
+            return ROW_WARPS_4_COLUMNS_64
         return ROW_WARPS_8_COLUMNS_64
-    if rows >= 10:
-        if rows >= 20:
+    if rows >= 2:
+        if rows >= 10:
             if rows >= 80:
                 if hidden <= 20480:
-                    if rows >= 270:
+                    if rows >= 330:
                         if hidden <= 12287:
                             return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                         if hidden <= 16384:
-                            if rows >= 4352:
+                            if rows >= 3328:
                                 return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
                             return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                         return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
@@ -1359,23 +1329,13 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                 if rows >= 210:
                     return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                 return SPLIT_8_WARPS_4_COLUMNS_32
-            if hidden <= 12288:
+            if hidden <= 15360:
                 return CLUSTER_8_WARPS_4_COLUMNS_32
             if hidden <= 32768:
                 return CLUSTER_8_WARPS_2_COLUMNS_64
             return SPLIT_8_WARPS_4_COLUMNS_32
-        if hidden <= 24576:
-            return CLUSTER_8_WARPS_4_COLUMNS_32
-        return CLUSTER_8_WARPS_4_COLUMNS_512
-    if hidden <= 16384:
-        if rows >= 3:
-            if hidden <= 9216:
-                return CLUSTER_8_WARPS_4_COLUMNS_32
-            if rows >= 5:
-                return CLUSTER_8_WARPS_4_COLUMNS_32
-            return CLUSTER_8_WARPS_4_COLUMNS_1024
-        return CLUSTER_8_WARPS_4_COLUMNS_512
-    return CLUSTER_8_WARPS_4_COLUMNS_1024
+        return CLUSTER_8_WARPS_4_COLUMNS_1024
+    return CLUSTER_8_WARPS_4_COLUMNS_512
 
 
 def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
@@ -1463,12 +1423,14 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
         if hidden <= 512:
             if hidden <= 128:
                 if hidden <= 64:
-                    if rows >= 50:
+                    if rows >= 220:
                         if rows >= 896:
                             return (
                                 PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
                             )
                         return BLOCK_ROW_16_WARPS_4_STAGES_4_COLUMNS_16
+                    if rows >= 50:
+                        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
                     if rows >= 10:
                         return BLOCK_ROW_4_WARPS_1_COLUMNS_16
                     return BLOCK_ROW_4_WARPS_1_COLUMNS_64
@@ -1478,20 +1440,18 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
                     if rows >= 1280:
                         return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
                     return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-                if rows >= 20:
-                    if rows >= 50:
-                        return BLOCK_ROW_8_WARPS_4_COLUMNS_16
+                if rows >= 50:
+                    return BLOCK_ROW_8_WARPS_4_COLUMNS_16
+                if rows >= 10:
                     return BLOCK_ROW_2_WARPS_1_COLUMNS_16
-                if rows >= 6:
-                    return BLOCK_ROW_2_WARPS_1_COLUMNS_32
                 return BLOCK_ROW_2_WARPS_1_COLUMNS_64
             if hidden <= 256:
-                if rows >= 896:
+                if rows >= 640:
                     if rows >= 23552:
                         return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
                     if rows >= 1792:
                         return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
-                    return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+                    return BLOCK_ROW_8_WARPS_8_STAGES_4_COLUMNS_16
                 if rows >= 50:
                     if rows >= 160:
                         return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
@@ -1499,34 +1459,34 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
                 if rows >= 10:
                     return ROW_WARPS_1_COLUMNS_16
                 return ROW_WARPS_1_COLUMNS_64
-            if rows >= 896:
-                if rows >= 2560:
+            if rows >= 640:
+                if rows >= 11264:
                     return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+                if rows >= 1792:
+                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_REDUCE
+                return BLOCK_ROW_4_WARPS_8_STAGES_4_COLUMNS_16
             if rows >= 100:
                 return BLOCK_ROW_4_WARPS_4_STAGES_4_COLUMNS_16
             if rows >= 6:
                 return ROW_WARPS_2_COLUMNS_16
             return ROW_WARPS_2_COLUMNS_32
-        if hidden <= 1280:
+        if hidden <= 2048:
             if hidden <= 1024:
-                if rows >= 896:
+                if rows >= 300:
                     if rows >= 2560:
                         return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    return BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16
+                    if rows >= 896:
+                        return BLOCK_ROW_2_WARPS_8_STAGES_4_COLUMNS_16
+                    return ROW_WARPS_4_STAGES_4_COLUMNS_16
                 if rows >= 160:
                     return BLOCK_ROW_4_WARPS_8_COLUMNS_16
                 if rows >= 50:
                     return ROW_WARPS_4_COLUMNS_16
                 return BLOCK_ROW_2_WARPS_4_COLUMNS_32
             if rows >= 2560:
-                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
-            if rows >= 50:
-                return ROW_WARPS_4_STAGES_4_COLUMNS_16
-            return ROW_WARPS_4_COLUMNS_32
-        if hidden <= 2048:
-            if rows >= 1280:
                 return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+            if rows >= 300:
+                return ROW_WARPS_4_STAGES_4_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
         if rows >= 384:
             if rows >= 2560:
@@ -1834,7 +1794,7 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
                 return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
             if hidden <= 12287:
                 return PARTS_WARPS_8_PER_SM_1_CHUNKS_2048
-            if rows >= 800:
+            if rows >= 960:
                 return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
             if hidden <= 15360:
                 return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1
@@ -1866,32 +1826,32 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
 
 
 def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
-    if hidden <= 4096:
-        if rows >= 3584:
-            if hidden <= 128:
-                return BLOCK_ROW_16_WARPS_4
+    if hidden <= 256:
+        if rows >= 2:
+            if rows >= 3584:
+                if hidden <= 64:
+                    return BLOCK_ROW_16_WARPS_2
+                if rows >= 8704:
+                    return BLOCK_ROW_16_WARPS_4
+                return BLOCK_ROW_4_WARPS_4
+            return BLOCK_ROW_2_WARPS_1
+        return PARTS_WARPS_1_PER_SM_1
+    if hidden <= 8192:
+        if rows >= 2048:
             if hidden <= 1023:
                 return BLOCK_ROW_2_WARPS_1
             if hidden <= 2048:
                 if rows >= 6144:
                     return PARTS_WARPS_8_PER_SM_2
                 return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
-            return PARTS_WARPS_16_PER_SM_1_CHUNKS_2048
-        if hidden <= 256:
-            if rows >= 2:
-                return BLOCK_ROW_2_WARPS_1
-            return PARTS_WARPS_1_PER_SM_1
+            if hidden <= 6144:
+                return PARTS_WARPS_16_PER_SM_1_CHUNKS_2048
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
         if hidden <= 512:
             return PARTS_WARPS_1_PER_SM_1
-        if rows >= 896:
-            if hidden <= 2048:
-                return BLOCK_ROW_2_WARPS_4
-            return PERSISTENT_WARPS_8_STAGES_4_PER_SM_4
-        return PARTS_WARPS_8_PER_SM_2
-    if hidden <= 8192:
+        if hidden <= 4096:
+            return PARTS_WARPS_8_PER_SM_2
         if rows >= 512:
-            if rows >= 1536:
-                return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
             return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
         return PARTS_WARPS_16_PER_SM_1
     if rows >= 192:
@@ -1969,10 +1929,10 @@ def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
                     if rows >= 3072:
                         return BLOCK_ROW_16_WARPS_8
                     return BLOCK_ROW_2_WARPS_1
-                if rows >= 23552:
+                if rows >= 11264:
                     return BLOCK_ROW_8_WARPS_1
-                if rows >= 6144:
-                    return BLOCK_ROW_32_WARPS_8
+                if rows >= 3072:
+                    return BLOCK_ROW_4_WARPS_4
                 return BLOCK_ROW_2_WARPS_1
             if rows >= 11264:
                 return BLOCK_ROW_4_WARPS_1

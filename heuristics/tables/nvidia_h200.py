@@ -3,131 +3,138 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:aa67e030939eefabc8d8f8c92ce02eaef67e457e004208e775d92c2c17c529e8
-#           (216814 measurements, 2026-11-28)
+# Data:     sha256:a0498135d902aa9dcae59004b455464f3f11738233a75b6d50ca348dbd0550e1
+#           (222864 measurements, 2026-11-28)
 # Kernels:  rms_norm_backward
 #           sha256:ff2001a6c3a00204d4794b313fcbf331ecc806410a267fdf771c5689d41bd4b3
 # Kernels:  rms_norm_forward
 #           sha256:840af361b5e3cbe659c6725f8ebcdac979ff9b18b3e832cba8a451e4a7bdccc1
-# Regret:   rms_norm_backward bfloat16: 89 leaves (of 96), 70 configs, mean 0.17 %,
-#           plain mean 0.38 %, worst 10.8 %, means low by at most 0.20 %, within 0.01 %
+# Regret:   rms_norm_backward bfloat16: 89 leaves (of 96), 70 configs, mean 0.16 %,
+#           plain mean 0.38 %, worst 10.8 %, means low by at most 0.21 %, within 0.01 %
 #           of the best 89-leaf tree on this grid, cross-validated 1.70 %, plain
-#           cross-validated 1.92 %, worst cross-validated 42.23 %, extrapolated 31.52 %
-# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.47 %, plain
-#           mean 0.49 %, worst 18.4 %, means low by at most 0.15 %, sharing costs 0.35 %
-#           on 869 problems
-# Regret:   rms_norm_backward float32: 68 leaves (of 86), 47 configs, mean -0.06 %,
-#           plain mean 0.05 %, worst 4.8 %, means low by at most 0.21 %, within 0.01 %
-#           of the best 68-leaf tree on this grid, cross-validated 0.90 %, plain
-#           cross-validated 0.97 %, worst cross-validated 20.83 %, extrapolated 25.68 %
-# Regret:   rms_norm_backward:no_dweight bfloat16: 41 leaves (of 50), 23 configs, mean
-#           0.02 %, plain mean 0.16 %, worst 6.5 %, means low by at most 0.18 %, within
-#           0.01 % of the best 41-leaf tree on this grid, cross-validated 0.81 %, plain
-#           cross-validated 1.07 %, worst cross-validated 24.19 %, extrapolated 23.65 %
+#           cross-validated 1.92 %, worst cross-validated 42.23 %, extrapolated 31.53 %
+# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.51 %, plain
+#           mean 0.54 %, worst 18.4 %, means low by at most 0.16 %, timed at 859 of 869
+#           shapes; others estimated, plain mean at most 1.03 %, sharing costs 0.40 % on
+#           859 problems
+# Regret:   rms_norm_backward float32: 71 leaves (of 86), 50 configs, mean 0.05 %, plain
+#           mean 0.11 %, worst 6.2 %, means low by at most 0.09 %, within 0.01 % of the
+#           best 71-leaf tree on this grid, cross-validated 1.05 %, plain
+#           cross-validated 1.23 %, worst cross-validated 18.16 %, extrapolated 28.01 %
+# Regret:   rms_norm_backward:no_dweight bfloat16: 41 leaves (of 50), 26 configs, mean
+#           0.00 %, plain mean 0.17 %, worst 5.6 %, means low by at most 0.19 %, within
+#           0.01 % of the best 41-leaf tree on this grid, cross-validated 0.83 %, plain
+#           cross-validated 1.08 %, worst cross-validated 24.10 %, extrapolated 22.44 %
 # Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight
-#           bfloat16, mean 0.44 %, plain mean 0.71 %, worst 15.5 %, means low by at most
-#           0.25 %, sharing costs 0.57 % on 302 problems
+#           bfloat16, mean 0.53 %, plain mean 0.67 %, worst 15.5 %, means low by at most
+#           0.25 %, timed at 287 of 302 shapes; others estimated, plain mean at most
+#           4.80 %, sharing costs 0.64 % on 287 problems
 # Regret:   rms_norm_backward:no_dweight float32: 39 leaves (of 41), 24 configs, mean
-#           0.43 %, plain mean 0.62 %, worst 13.9 %, means low by at most 0.20 %, within
-#           0.01 % of the best 39-leaf tree on this grid, cross-validated 1.77 %, plain
-#           cross-validated 1.80 %, worst cross-validated 24.81 %, extrapolated 13.94 %
-# Regret:   rms_norm_backward:batch_invariant bfloat16: 80 leaves, 63 configs, mean 3.59
-#           %, plain mean 5.22 %, worst 119.7 %, means low by at most 0.20 %, the best
+#           0.33 %, plain mean 0.49 %, worst 13.7 %, means low by at most 0.17 %, within
+#           0.02 % of the best 39-leaf tree on this grid, cross-validated 1.58 %, plain
+#           cross-validated 1.59 %, worst cross-validated 18.70 %, extrapolated 14.70 %
+# Regret:   rms_norm_backward:batch_invariant bfloat16: 80 leaves, 62 configs, mean 3.57
+#           %, plain mean 5.21 %, worst 119.7 %, means low by at most 0.21 %, the best
 #           80-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 4.09 %, plain cross-validated 4.68 %,
+#           size on this grid, cross-validated 4.06 %, plain cross-validated 4.67 %,
 #           worst cross-validated 106.35 %, costs 3.41 % (worst 119.7 %) beside
 #           rms_norm_backward
 # Regret:   rms_norm_backward:batch_invariant float16: as
-#           rms_norm_backward:batch_invariant bfloat16, mean 3.67 %, plain mean 5.61 %,
-#           worst 113.9 %, means low by at most 0.15 %, sharing costs 0.05 % on 869
+#           rms_norm_backward:batch_invariant bfloat16, mean 3.68 %, plain mean 5.63 %,
+#           worst 113.9 %, means low by at most 0.16 %, timed at 868 of 869 shapes;
+#           others estimated, plain mean at most 5.63 %, sharing costs 0.06 % on 868
 #           problems
-# Regret:   rms_norm_backward:batch_invariant float32: 63 leaves, 37 configs, mean 2.80
-#           %, plain mean 3.61 %, worst 79.1 %, means low by at most 0.21 %, the best
-#           63-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 2.58 %, plain cross-validated 2.87 %,
-#           worst cross-validated 47.64 %, costs 2.86 % (worst 79.1 %) beside
-#           rms_norm_backward
-# Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 40 leaves, 24
-#           configs, mean 1.92 %, plain mean 2.98 %, worst 67.0 %, means low by at most
-#           0.18 %, within 0.01 % of the best 40-leaf tree of hidden, then rows, with
-#           one order of a row's sum a hidden size on this grid, cross-validated 3.98 %,
-#           plain cross-validated 5.40 %, worst cross-validated 140.92 %, costs 1.90 %
+# Regret:   rms_norm_backward:batch_invariant float32: 61 leaves, 46 configs, mean 2.87
+#           %, plain mean 3.50 %, worst 78.6 %, means low by at most 0.09 %, within 0.01
+#           % of the best 61-leaf tree of hidden, then rows, with one order of a row's
+#           sum a hidden size on this grid, cross-validated 3.06 %, plain
+#           cross-validated 3.34 %, worst cross-validated 47.47 %, costs 2.81 % (worst
+#           78.6 %) beside rms_norm_backward
+# Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 41 leaves, 26
+#           configs, mean 1.91 %, plain mean 2.98 %, worst 67.0 %, means low by at most
+#           0.19 %, within 0.01 % of the best 41-leaf tree of hidden, then rows, with
+#           one order of a row's sum a hidden size on this grid, cross-validated 3.38 %,
+#           plain cross-validated 4.48 %, worst cross-validated 133.04 %, costs 1.90 %
 #           (worst 67.0 %) beside rms_norm_backward:no_dweight
 # Regret:   rms_norm_backward:no_dweight+batch_invariant float16: as
-#           rms_norm_backward:no_dweight+batch_invariant bfloat16, mean 0.92 %, plain
-#           mean 1.41 %, worst 42.5 %, means low by at most 0.25 %, sharing costs 0.36 %
-#           on 302 problems
-# Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 56 leaves, 34 configs,
-#           mean 1.91 %, plain mean 2.50 %, worst 39.2 %, means low by at most 0.20 %,
-#           the best 56-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 4.49 %, plain cross-validated 4.85
-#           %, worst cross-validated 96.13 %, costs 1.48 % (worst 38.8 %) beside
-#           rms_norm_backward:no_dweight
-# Regret:   rms_norm_forward bfloat16: 73 leaves (of 96), 33 configs, mean -0.14 %,
+#           rms_norm_backward:no_dweight+batch_invariant bfloat16, mean 1.10 %, plain
+#           mean 1.49 %, worst 42.5 %, means low by at most 0.25 %, timed at 282 of 302
+#           shapes; others estimated, plain mean at most 8.63 %, sharing costs 0.45 % on
+#           282 problems
+# Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 46 leaves, 31 configs,
+#           mean 2.03 %, plain mean 2.63 %, worst 39.2 %, means low by at most 0.17 %,
+#           timed at 493 of 494 shapes; others estimated, plain mean at most 2.65 %, the
+#           best 46-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 4.59 %, plain cross-validated 4.92
+#           %, worst cross-validated 95.73 %, costs 1.70 % (worst 38.8 %) beside
+#           rms_norm_backward:no_dweight on the 493 shapes with times of both, 1 more
+#           not timed
+# Regret:   rms_norm_forward bfloat16: 74 leaves (of 96), 33 configs, mean -0.14 %,
 #           plain mean -0.02 %, worst 8.4 %, means low by at most 0.30 %, within 0.01 %
-#           of the best 73-leaf tree on this grid, cross-validated 0.81 %, plain
-#           cross-validated 1.00 %, worst cross-validated 25.69 %, extrapolated 13.23 %
+#           of the best 74-leaf tree on this grid, cross-validated 0.80 %, plain
+#           cross-validated 1.00 %, worst cross-validated 25.69 %, extrapolated 13.33 %
 # Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean 0.12 %, plain
-#           mean 0.25 %, worst 11.1 %, means low by at most 0.39 %, sharing costs 0.36 %
+#           mean 0.24 %, worst 11.1 %, means low by at most 0.39 %, sharing costs 0.36 %
 #           on 869 problems
 # Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.00
 #           %, plain mean 0.21 %, worst 6.2 %, means low by at most 0.45 %, timed at 285
 #           of 302 shapes; others estimated, plain mean at most 2.29 %, sharing costs
-#           0.13 % on 285 problems
+#           0.11 % on 285 problems
 # Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.07 %,
-#           plain mean 0.34 %, worst 5.1 %, means low by at most 0.39 %, timed at 285 of
-#           302 shapes; others estimated, plain mean at most 2.31 %, sharing costs 0.25
+#           plain mean 0.33 %, worst 5.1 %, means low by at most 0.39 %, timed at 285 of
+#           302 shapes; others estimated, plain mean at most 2.30 %, sharing costs 0.24
 #           % on 285 problems
-# Regret:   rms_norm_forward float32: 58 leaves (of 73), 25 configs, mean -0.20 %, plain
-#           mean -0.03 %, worst 5.3 %, means low by at most 0.35 %, the best 58-leaf
-#           tree on this grid, cross-validated 0.67 %, plain cross-validated 0.91 %,
-#           worst cross-validated 13.19 %, extrapolated 7.96 %
+# Regret:   rms_norm_forward float32: 59 leaves (of 74), 25 configs, mean -0.20 %, plain
+#           mean -0.03 %, worst 6.0 %, means low by at most 0.35 %, within 0.01 % of the
+#           best 59-leaf tree on this grid, cross-validated 0.71 %, plain
+#           cross-validated 0.97 %, worst cross-validated 15.57 %, extrapolated 7.87 %
 # Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.41 %,
-#           plain mean 0.63 %, worst 13.9 %, means low by at most 0.43 %, timed at 242
-#           of 302 shapes; others estimated, plain mean at most 9.30 %, sharing costs
-#           0.58 % on 242 problems
-# Regret:   rms_norm_forward:batch_invariant bfloat16: 44 leaves, 28 configs, mean 0.94
-#           %, plain mean 1.37 %, worst 17.6 %, means low by at most 0.30 %, the best
+#           plain mean 0.53 %, worst 13.6 %, means low by at most 0.42 %, timed at 263
+#           of 302 shapes; others estimated, plain mean at most 5.61 %, sharing costs
+#           0.60 % on 263 problems
+# Regret:   rms_norm_forward:batch_invariant bfloat16: 44 leaves, 28 configs, mean 0.95
+#           %, plain mean 1.38 %, worst 17.6 %, means low by at most 0.30 %, the best
 #           44-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 1.66 %, plain cross-validated 1.75 %,
-#           worst cross-validated 33.62 %, costs 1.08 % (worst 17.6 %) beside
+#           size on this grid, cross-validated 1.65 %, plain cross-validated 1.75 %,
+#           worst cross-validated 33.62 %, costs 1.09 % (worst 17.6 %) beside
 #           rms_norm_forward
 # Regret:   rms_norm_forward:batch_invariant float16: as
 #           rms_norm_forward:batch_invariant bfloat16, mean 1.12 %, plain mean 1.77 %,
 #           worst 18.4 %, means low by at most 0.39 %, sharing costs 0.08 % on 869
 #           problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant bfloat16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.96 %, plain mean 1.47 %,
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.97 %, plain mean 1.50 %,
 #           worst 21.5 %, means low by at most 0.43 %, timed at 282 of 302 shapes;
-#           others estimated, plain mean at most 3.76 %, sharing costs 0.18 % on 282
+#           others estimated, plain mean at most 3.78 %, sharing costs 0.19 % on 282
 #           problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.99 %, plain mean 1.56 %,
+#           rms_norm_forward:batch_invariant bfloat16, mean 1.00 %, plain mean 1.57 %,
 #           worst 18.4 %, means low by at most 0.38 %, timed at 282 of 302 shapes;
-#           others estimated, plain mean at most 3.70 %, sharing costs 0.20 % on 282
+#           others estimated, plain mean at most 3.71 %, sharing costs 0.20 % on 282
 #           problems
-# Regret:   rms_norm_forward:batch_invariant float32: 38 leaves, 22 configs, mean 0.89
-#           %, plain mean 1.50 %, worst 23.1 %, means low by at most 0.35 %, the best
-#           38-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 1.85 %, plain cross-validated 2.05 %,
-#           worst cross-validated 50.24 %, costs 1.09 % (worst 23.1 %) beside
-#           rms_norm_forward
+# Regret:   rms_norm_forward:batch_invariant float32: 35 leaves, 24 configs, mean 0.88
+#           %, plain mean 1.47 %, worst 13.7 %, means low by at most 0.35 %, timed at
+#           866 of 869 shapes; others estimated, plain mean at most 1.47 %, the best
+#           35-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 1.79 %, plain cross-validated 1.96 %,
+#           worst cross-validated 16.32 %, costs 1.09 % (worst 13.7 %) beside
+#           rms_norm_forward on the 866 shapes with times of both, 3 more not timed
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float32: as
-#           rms_norm_forward:batch_invariant float32, mean 0.95 %, plain mean 1.19 %,
-#           worst 14.9 %, means low by at most 0.42 %, timed at 280 of 302 shapes;
-#           others estimated, plain mean at most 4.81 %, sharing costs 0.37 % on 280
+#           rms_norm_forward:batch_invariant float32, mean 0.85 %, plain mean 1.01 %,
+#           worst 12.8 %, means low by at most 0.36 %, timed at 296 of 302 shapes;
+#           others estimated, plain mean at most 0.99 %, sharing costs 0.35 % on 296
 #           problems
 # Searched: rms_norm_backward bfloat16: plane, 7 % of 601146 configs
-# Searched: rms_norm_backward:no_dweight bfloat16: plane, 32 % of 37833 configs
-# Searched: rms_norm_backward:no_dweight float32: plane, 40 % of 30364 configs
+# Searched: rms_norm_backward:no_dweight bfloat16: plane, 33 % of 37833 configs
+# Searched: rms_norm_backward:no_dweight float32: plane, 41 % of 30364 configs
 # Searched: rms_norm_forward bfloat16: plane, 7 % of 238692 configs
 # Searched: rms_norm_forward float16: plane, 8 % of 238692 configs
 # Searched: rms_norm_forward float32: plane, 10 % of 224560 configs
 # Format:   5
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:aa67e030939eefabc8d8f8c92ce02eaef67e457e004208e775d92c2c17c529e8",
-#           "measurements": 216814, "date": "2026-11-28"}, "kernels":
+#           "sha256:a0498135d902aa9dcae59004b455464f3f11738233a75b6d50ca348dbd0550e1",
+#           "measurements": 222864, "date": "2026-11-28"}, "kernels":
 #           {"rms_norm_backward":
 #           "sha256:ff2001a6c3a00204d4794b313fcbf331ecc806410a267fdf771c5689d41bd4b3",
 #           "rms_norm_forward":
@@ -136,198 +143,137 @@
 #           "tie_percent": 0.05, "baseline": "none", "batch_invariant": true}, "out":
 #           "nvidia_h200.py"}, "functions": [{"key": "rms_norm_backward", "dtype":
 #           "bfloat16", "figures": {"leaves": 89, "asked": 96, "configs": 70, "loss":
-#           {"mean": 1667, "plain": 3795, "ninetieth": 18226, "worst": 102671,
-#           "problems": 1003, "luck": 1981}, "gap": 16, "cross_validated": 16883,
-#           "plain_validated": 19044, "worst_validated": 352254, "extrapolated": 273958,
-#           "rule": {"mean": 719486, "plain": 854795, "ninetieth": 1736664, "worst":
-#           2590447, "problems": 1003, "luck": 1981}, "gain": {"total": 853553181,
-#           "most": 2590447, "problems": 1003, "thresholds": 159660489}}}, {"key":
-#           "rms_norm_backward", "dtype": "float16", "figures": {"leaves": 89, "asked":
-#           89, "configs": 70, "loss": {"mean": 4647, "plain": 4918, "ninetieth": 19981,
-#           "worst": 169287, "problems": 869, "luck": 1468}, "gap": 3619, "rule":
-#           {"mean": 702848, "plain": 828011, "ninetieth": 1648578, "worst": 2578829,
-#           "problems": 869, "luck": 1468}, "gain": {"total": 715267763, "most":
-#           2578829, "problems": 869, "thresholds": 108803629}}, "donor":
-#           ["rms_norm_backward", "bfloat16"], "cost": 3536}, {"key":
-#           "rms_norm_backward", "dtype": "float32", "figures": {"leaves": 68, "asked":
-#           86, "configs": 47, "loss": {"mean": -563, "plain": 542, "ninetieth": 6407,
-#           "worst": 46494, "problems": 869, "luck": 2000}, "gap": 26,
-#           "cross_validated": 8911, "plain_validated": 9613, "worst_validated": 189174,
-#           "extrapolated": 228580, "rule": {"mean": 615702, "plain": 683188,
-#           "ninetieth": 1423463, "worst": 2329596, "problems": 869, "luck": 2000},
-#           "gain": {"total": 593219032, "most": 2329596, "problems": 869, "thresholds":
-#           109165270}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "bfloat16",
-#           "figures": {"leaves": 41, "asked": 50, "configs": 23, "loss": {"mean": 154,
-#           "plain": 1631, "ninetieth": 10473, "worst": 63059, "problems": 500, "luck":
-#           1752}, "gap": 43, "cross_validated": 8096, "plain_validated": 10598,
-#           "worst_validated": 216618, "extrapolated": 212294, "rule": {"mean": 401723,
-#           "plain": 570484, "ninetieth": 1236601, "worst": 2681910, "problems": 364,
-#           "luck": 1838}, "gain": {"total": 207298645, "most": 2670614, "problems":
-#           364, "thresholds": 68655228}}}, {"key": "rms_norm_backward:no_dweight",
-#           "dtype": "float16", "figures": {"leaves": 41, "asked": 41, "configs": 23,
-#           "loss": {"mean": 4389, "plain": 7068, "ninetieth": 24604, "worst": 144308,
-#           "problems": 302, "luck": 2409}, "gap": 5767, "unmeasured": 11, "rule":
-#           {"mean": 428614, "plain": 559264, "ninetieth": 1364420, "worst": 2700786,
-#           "problems": 302, "luck": 2409}, "gain": {"total": 166763182, "most":
-#           2679763, "problems": 302, "thresholds": 69038694}}, "donor":
-#           ["rms_norm_backward:no_dweight", "bfloat16"], "cost": 5716}, {"key":
+#           {"mean": 1579, "plain": 3812, "ninetieth": 18226, "worst": 102671,
+#           "problems": 1003, "luck": 2062}, "gap": 14, "cross_validated": 16849,
+#           "plain_validated": 18994, "worst_validated": 352254, "extrapolated":
+#           274049}}, {"key": "rms_norm_backward", "dtype": "float16", "figures":
+#           {"leaves": 89, "asked": 89, "configs": 70, "loss": {"mean": 5086, "plain":
+#           5415, "ninetieth": 22331, "worst": 169287, "problems": 859, "luck": 1535,
+#           "untimed": 10, "bound": 10283}, "gap": 4112, "unmeasured": 1}, "donor":
+#           ["rms_norm_backward", "bfloat16"], "cost": 3980}, {"key":
+#           "rms_norm_backward", "dtype": "float32", "figures": {"leaves": 71, "asked":
+#           86, "configs": 50, "loss": {"mean": 543, "plain": 1119, "ninetieth": 6476,
+#           "worst": 59746, "problems": 869, "luck": 867}, "gap": 33, "cross_validated":
+#           10459, "plain_validated": 12186, "worst_validated": 166850, "extrapolated":
+#           246952}}, {"key": "rms_norm_backward:no_dweight", "dtype": "bfloat16",
+#           "figures": {"leaves": 41, "asked": 50, "configs": 26, "loss": {"mean": 30,
+#           "plain": 1732, "ninetieth": 9857, "worst": 54956, "problems": 500, "luck":
+#           1807}, "gap": 12, "cross_validated": 8271, "plain_validated": 10778,
+#           "worst_validated": 215936, "extrapolated": 202435}}, {"key":
+#           "rms_norm_backward:no_dweight", "dtype": "float16", "figures": {"leaves":
+#           41, "asked": 41, "configs": 26, "loss": {"mean": 5246, "plain": 6653,
+#           "ninetieth": 22537, "worst": 144308, "problems": 287, "luck": 2428,
+#           "untimed": 15, "bound": 46852}, "gap": 6668, "unmeasured": 8}, "donor":
+#           ["rms_norm_backward:no_dweight", "bfloat16"], "cost": 6420}, {"key":
 #           "rms_norm_backward:no_dweight", "dtype": "float32", "figures": {"leaves":
-#           39, "asked": 41, "configs": 24, "loss": {"mean": 4304, "plain": 6200,
-#           "ninetieth": 24537, "worst": 129832, "problems": 494, "luck": 1966}, "gap":
-#           84, "cross_validated": 17549, "plain_validated": 17813, "worst_validated":
-#           221619, "extrapolated": 130514, "rule": {"mean": 292562, "plain": 397668,
-#           "ninetieth": 1020244, "worst": 2413289, "problems": 391, "luck": 2224},
-#           "gain": {"total": 153704480, "most": 2389496, "problems": 391, "thresholds":
-#           58787456}}}, {"key": "rms_norm_backward:batch_invariant", "dtype":
-#           "bfloat16", "figures": {"leaves": 80, "asked": 80, "configs": 63, "loss":
-#           {"mean": 35241, "plain": 50857, "ninetieth": 149363, "worst": 787300,
-#           "problems": 1003, "luck": 1981}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 40043,
-#           "plain_validated": 45744, "worst_validated": 724403, "rule": {"mean":
-#           719486, "plain": 854795, "ninetieth": 1736664, "worst": 2590447, "problems":
-#           1003, "luck": 1981}, "gain": {"total": 806349659, "most": 2477238,
-#           "problems": 1003, "thresholds": 159660489}}, "beside": {"mean": 33573,
-#           "worst": 787300, "problems": 1003, "bounded": 0}}, {"key":
+#           39, "asked": 41, "configs": 24, "loss": {"mean": 3317, "plain": 4849,
+#           "ninetieth": 19897, "worst": 128708, "problems": 494, "luck": 1682}, "gap":
+#           100, "cross_validated": 15697, "plain_validated": 15750, "worst_validated":
+#           171453, "extrapolated": 137123}}, {"key":
+#           "rms_norm_backward:batch_invariant", "dtype": "bfloat16", "figures":
+#           {"leaves": 80, "asked": 80, "configs": 62, "loss": {"mean": 35065, "plain":
+#           50831, "ninetieth": 149291, "worst": 787300, "problems": 1003, "luck":
+#           2062}, "gap": 0, "limits": " of hidden, then rows, with one order of a row's
+#           sum a hidden size", "cross_validated": 39802, "plain_validated": 45646,
+#           "worst_validated": 724403}, "beside": {"mean": 33485, "worst": 787300,
+#           "problems": 1003, "bounded": 0}}, {"key":
 #           "rms_norm_backward:batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 80, "asked": 80, "configs": 63, "loss": {"mean": 36055, "plain":
-#           54602, "ninetieth": 152587, "worst": 760221, "problems": 869, "luck": 1468},
-#           "gap": 597, "rule": {"mean": 702848, "plain": 828011, "ninetieth": 1648578,
-#           "worst": 2578829, "problems": 869, "luck": 1468}, "gain": {"total":
-#           672093131, "most": 2487202, "problems": 869, "thresholds": 108803629}},
-#           "donor": ["rms_norm_backward:batch_invariant", "bfloat16"], "cost": 522},
-#           {"key": "rms_norm_backward:batch_invariant", "dtype": "float32", "figures":
-#           {"leaves": 63, "asked": 63, "configs": 37, "loss": {"mean": 27593, "plain":
-#           35506, "ninetieth": 121145, "worst": 582637, "problems": 869, "luck": 2000},
-#           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
-#           hidden size", "cross_validated": 25435, "plain_validated": 28296,
-#           "worst_validated": 389613, "rule": {"mean": 615702, "plain": 683188,
-#           "ninetieth": 1423463, "worst": 2329596, "problems": 869, "luck": 2000},
-#           "gain": {"total": 562835835, "most": 2288920, "problems": 869, "thresholds":
-#           109165270}}, "beside": {"mean": 28156, "worst": 582637, "problems": 869,
-#           "bounded": 0}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
-#           "dtype": "bfloat16", "figures": {"leaves": 40, "asked": 40, "configs": 24,
-#           "loss": {"mean": 19014, "plain": 29389, "ninetieth": 84068, "worst": 512548,
-#           "problems": 500, "luck": 1752}, "gap": 55, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 39022,
-#           "plain_validated": 52626, "worst_validated": 879282, "rule": {"mean":
-#           436611, "plain": 622516, "ninetieth": 1381555, "worst": 2797939, "problems":
-#           405, "luck": 1898}, "gain": {"total": 239022074, "most": 2786910,
-#           "problems": 405, "thresholds": 68655228}}, "beside": {"mean": 18859,
-#           "worst": 512548, "problems": 500, "bounded": 0}}, {"key":
+#           {"leaves": 80, "asked": 80, "configs": 62, "loss": {"mean": 36171, "plain":
+#           54795, "ninetieth": 152118, "worst": 760221, "problems": 868, "luck": 1552,
+#           "untimed": 1, "bound": 54780}, "gap": 601}, "donor":
+#           ["rms_norm_backward:batch_invariant", "bfloat16"], "cost": 617}, {"key":
+#           "rms_norm_backward:batch_invariant", "dtype": "float32", "figures":
+#           {"leaves": 61, "asked": 61, "configs": 46, "loss": {"mean": 28267, "plain":
+#           34427, "ninetieth": 127896, "worst": 580105, "problems": 869, "luck": 867},
+#           "gap": 47, "limits": " of hidden, then rows, with one order of a row's sum a
+#           hidden size", "cross_validated": 30118, "plain_validated": 32887,
+#           "worst_validated": 388431}, "beside": {"mean": 27724, "worst": 580105,
+#           "problems": 869, "bounded": 0}}, {"key":
+#           "rms_norm_backward:no_dweight+batch_invariant", "dtype": "bfloat16",
+#           "figures": {"leaves": 41, "asked": 41, "configs": 26, "loss": {"mean":
+#           18889, "plain": 29401, "ninetieth": 67371, "worst": 512548, "problems": 500,
+#           "luck": 1807}, "gap": 56, "limits": " of hidden, then rows, with one order
+#           of a row's sum a hidden size", "cross_validated": 33195, "plain_validated":
+#           43791, "worst_validated": 846035}, "beside": {"mean": 18859, "worst":
+#           512548, "problems": 500, "bounded": 0}}, {"key":
 #           "rms_norm_backward:no_dweight+batch_invariant", "dtype": "float16",
-#           "figures": {"leaves": 40, "asked": 40, "configs": 24, "loss": {"mean": 9167,
-#           "plain": 13993, "ninetieth": 45064, "worst": 354228, "problems": 302,
-#           "luck": 2409}, "gap": 3755, "unmeasured": 9, "rule": {"mean": 428614,
-#           "plain": 559264, "ninetieth": 1364420, "worst": 2700786, "problems": 302,
-#           "luck": 2409}, "gain": {"total": 164671760, "most": 2679763, "problems":
-#           302, "thresholds": 69038694}}, "donor":
-#           ["rms_norm_backward:no_dweight+batch_invariant", "bfloat16"], "cost": 3618},
-#           {"key": "rms_norm_backward:no_dweight+batch_invariant", "dtype": "float32",
-#           "figures": {"leaves": 56, "asked": 56, "configs": 34, "loss": {"mean":
-#           18966, "plain": 24717, "ninetieth": 74313, "worst": 330490, "problems": 494,
-#           "luck": 1966}, "gap": 0, "limits": " of hidden, then rows, with one order of
-#           a row's sum a hidden size", "cross_validated": 43958, "plain_validated":
-#           47354, "worst_validated": 673607, "rule": {"mean": 389618, "plain": 531379,
-#           "ninetieth": 1261436, "worst": 3117837, "problems": 463, "luck": 2088},
-#           "gain": {"total": 234515839, "most": 3112711, "problems": 463, "thresholds":
-#           58787456}}, "beside": {"mean": 14661, "worst": 327993, "problems": 494,
-#           "bounded": 0}}, {"key": "rms_norm_forward", "dtype": "bfloat16", "figures":
-#           {"leaves": 73, "asked": 96, "configs": 33, "loss": {"mean": -1372, "plain":
-#           -240, "ninetieth": 6469, "worst": 80429, "problems": 1003, "luck": 2898},
-#           "gap": 4, "cross_validated": 8023, "plain_validated": 9999,
-#           "worst_validated": 228647, "extrapolated": 124261, "rule": {"mean": 99170,
-#           "plain": 128450, "ninetieth": 286582, "worst": 2151207, "problems": 1003,
-#           "luck": 2898}, "gain": {"total": 129076232, "most": 2155808, "problems":
-#           1003, "thresholds": 40056178}}}, {"key": "rms_norm_forward", "dtype":
-#           "float16", "figures": {"leaves": 73, "asked": 73, "configs": 33, "loss":
-#           {"mean": 1217, "plain": 2477, "ninetieth": 15583, "worst": 104945,
-#           "problems": 869, "luck": 3854}, "gap": 3626, "rule": {"mean": 85226,
-#           "plain": 110309, "ninetieth": 256015, "worst": 2152223, "problems": 869,
-#           "luck": 3854}, "gain": {"total": 93705873, "most": 2161699, "problems": 869,
-#           "thresholds": 30633268}}, "donor": ["rms_norm_forward", "bfloat16"], "cost":
-#           3601}, {"key": "rms_norm_forward:no_rstd", "dtype": "bfloat16", "figures":
-#           {"leaves": 73, "asked": 73, "configs": 33, "loss": {"mean": 3, "plain":
-#           2122, "ninetieth": 17908, "worst": 59761, "problems": 285, "luck": 4453,
-#           "untimed": 17, "bound": 22601}, "gap": 1436, "unmeasured": 5, "rule":
-#           {"mean": 77000, "plain": 104827, "ninetieth": 266970, "worst": 1050422,
-#           "problems": 302, "luck": 4504}, "gain": {"total": 30798882, "most": 1052503,
-#           "problems": 285, "thresholds": 8928463}}, "donor": ["rms_norm_forward",
-#           "bfloat16"], "cost": 1306}, {"key": "rms_norm_forward:no_rstd", "dtype":
-#           "float16", "figures": {"leaves": 73, "asked": 73, "configs": 33, "loss":
-#           {"mean": 712, "plain": 3384, "ninetieth": 19840, "worst": 49811, "problems":
-#           285, "luck": 3861, "untimed": 17, "bound": 22803}, "gap": 2776,
-#           "unmeasured": 5, "rule": {"mean": 65211, "plain": 89773, "ninetieth":
-#           205491, "worst": 1056754, "problems": 302, "luck": 4064}, "gain": {"total":
-#           25842288, "most": 1056754, "problems": 285, "thresholds": 9029976}},
-#           "donor": ["rms_norm_forward", "bfloat16"], "cost": 2535}, {"key":
-#           "rms_norm_forward", "dtype": "float32", "figures": {"leaves": 58, "asked":
-#           73, "configs": 25, "loss": {"mean": -2025, "plain": -264, "ninetieth": 5010,
-#           "worst": 51551, "problems": 869, "luck": 3489}, "gap": 0, "cross_validated":
-#           6650, "plain_validated": 9059, "worst_validated": 123895, "extrapolated":
-#           76556, "rule": {"mean": 88617, "plain": 104491, "ninetieth": 268199,
-#           "worst": 1836158, "problems": 869, "luck": 3489}, "gain": {"total":
-#           91032083, "most": 1824955, "problems": 869, "thresholds": 20236968}}},
+#           "figures": {"leaves": 41, "asked": 41, "configs": 26, "loss": {"mean":
+#           10904, "plain": 14805, "ninetieth": 48217, "worst": 354228, "problems": 282,
+#           "luck": 2444, "untimed": 20, "bound": 82785}, "gap": 5464, "unmeasured": 7},
+#           "donor": ["rms_norm_backward:no_dweight+batch_invariant", "bfloat16"],
+#           "cost": 4486}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
+#           "dtype": "float32", "figures": {"leaves": 46, "asked": 46, "configs": 31,
+#           "loss": {"mean": 20114, "plain": 25941, "ninetieth": 76756, "worst": 330490,
+#           "problems": 493, "luck": 1685, "untimed": 1, "bound": 26156}, "gap": 0,
+#           "limits": " of hidden, then rows, with one order of a row's sum a hidden
+#           size", "cross_validated": 44894, "plain_validated": 48010,
+#           "worst_validated": 671573}, "beside": {"mean": 16847, "worst": 327993,
+#           "problems": 493, "bounded": 1}}, {"key": "rms_norm_forward", "dtype":
+#           "bfloat16", "figures": {"leaves": 74, "asked": 96, "configs": 33, "loss":
+#           {"mean": -1363, "plain": -223, "ninetieth": 6247, "worst": 80429,
+#           "problems": 1003, "luck": 2902}, "gap": 15, "cross_validated": 7998,
+#           "plain_validated": 9959, "worst_validated": 228647, "extrapolated":
+#           125101}}, {"key": "rms_norm_forward", "dtype": "float16", "figures":
+#           {"leaves": 74, "asked": 74, "configs": 33, "loss": {"mean": 1192, "plain":
+#           2410, "ninetieth": 15556, "worst": 104945, "problems": 869, "luck": 3867},
+#           "gap": 3623}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 3595},
+#           {"key": "rms_norm_forward:no_rstd", "dtype": "bfloat16", "figures":
+#           {"leaves": 74, "asked": 74, "configs": 33, "loss": {"mean": 19, "plain":
+#           2133, "ninetieth": 17908, "worst": 59761, "problems": 285, "luck": 4437,
+#           "untimed": 17, "bound": 22611}, "gap": 1287, "unmeasured": 5}, "donor":
+#           ["rms_norm_forward", "bfloat16"], "cost": 1148}, {"key":
+#           "rms_norm_forward:no_rstd", "dtype": "float16", "figures": {"leaves": 74,
+#           "asked": 74, "configs": 33, "loss": {"mean": 680, "plain": 3297,
+#           "ninetieth": 19780, "worst": 49811, "problems": 285, "luck": 3832,
+#           "untimed": 17, "bound": 22721}, "gap": 2626, "unmeasured": 5}, "donor":
+#           ["rms_norm_forward", "bfloat16"], "cost": 2379}, {"key": "rms_norm_forward",
+#           "dtype": "float32", "figures": {"leaves": 59, "asked": 74, "configs": 25,
+#           "loss": {"mean": -2047, "plain": -300, "ninetieth": 4600, "worst": 58180,
+#           "problems": 869, "luck": 3480}, "gap": 2, "cross_validated": 7115,
+#           "plain_validated": 9667, "worst_validated": 144699, "extrapolated": 75740}},
 #           {"key": "rms_norm_forward:no_rstd", "dtype": "float32", "figures":
-#           {"leaves": 58, "asked": 58, "configs": 25, "loss": {"mean": 4080, "plain":
-#           6297, "ninetieth": 23918, "worst": 130226, "problems": 242, "luck": 4199,
-#           "untimed": 60, "bound": 88970}, "gap": 6244, "unmeasured": 9, "rule":
-#           {"mean": 60308, "plain": 78313, "ninetieth": 203228, "worst": 873164,
-#           "problems": 302, "luck": 4550}, "gain": {"total": 20878881, "most": 837399,
-#           "problems": 242, "thresholds": 5857423}}, "donor": ["rms_norm_forward",
-#           "float32"], "cost": 5738}, {"key": "rms_norm_forward:batch_invariant",
-#           "dtype": "bfloat16", "figures": {"leaves": 44, "asked": 44, "configs": 28,
-#           "loss": {"mean": 9380, "plain": 13611, "ninetieth": 54210, "worst": 162156,
-#           "problems": 1003, "luck": 2898}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 16456,
-#           "plain_validated": 17326, "worst_validated": 289859, "rule": {"mean": 99170,
-#           "plain": 128450, "ninetieth": 286582, "worst": 2151207, "problems": 1003,
-#           "luck": 2898}, "gain": {"total": 115183733, "most": 2155808, "problems":
-#           1003, "thresholds": 40056178}}, "beside": {"mean": 10752, "worst": 162156,
+#           {"leaves": 59, "asked": 59, "configs": 25, "loss": {"mean": 4050, "plain":
+#           5268, "ninetieth": 20473, "worst": 127523, "problems": 263, "luck": 4104,
+#           "untimed": 39, "bound": 54603}, "gap": 5602, "unmeasured": 4}, "donor":
+#           ["rms_norm_forward", "float32"], "cost": 5952}, {"key":
+#           "rms_norm_forward:batch_invariant", "dtype": "bfloat16", "figures":
+#           {"leaves": 44, "asked": 44, "configs": 28, "loss": {"mean": 9433, "plain":
+#           13696, "ninetieth": 54210, "worst": 162156, "problems": 1003, "luck": 2902},
+#           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
+#           hidden size", "cross_validated": 16386, "plain_validated": 17363,
+#           "worst_validated": 289859}, "beside": {"mean": 10796, "worst": 162156,
 #           "problems": 1003, "bounded": 0}}, {"key":
 #           "rms_norm_forward:batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 44, "asked": 44, "configs": 28, "loss": {"mean": 11170, "plain":
-#           17508, "ninetieth": 67829, "worst": 168971, "problems": 869, "luck": 3854},
-#           "gap": 784, "rule": {"mean": 85226, "plain": 110309, "ninetieth": 256015,
-#           "worst": 2152223, "problems": 869, "luck": 3854}, "gain": {"total":
-#           80643711, "most": 2161699, "problems": 869, "thresholds": 30633268}},
-#           "donor": ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 782},
-#           {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype": "bfloat16",
-#           "figures": {"leaves": 44, "asked": 44, "configs": 28, "loss": {"mean": 9525,
-#           "plain": 14629, "ninetieth": 55444, "worst": 194462, "problems": 282,
-#           "luck": 4264, "untimed": 20, "bound": 36900}, "gap": 2472, "unmeasured": 3,
-#           "rule": {"mean": 77000, "plain": 104827, "ninetieth": 266970, "worst":
-#           1050422, "problems": 302, "luck": 4504}, "gain": {"total": 27296745, "most":
-#           1052503, "problems": 282, "thresholds": 8928463}}, "donor":
-#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 1781}, {"key":
-#           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 44, "asked": 44, "configs": 28, "loss": {"mean": 9883, "plain":
-#           15467, "ninetieth": 53889, "worst": 168504, "problems": 282, "luck": 3769,
-#           "untimed": 20, "bound": 36332}, "gap": 2849, "unmeasured": 3, "rule":
-#           {"mean": 65211, "plain": 89773, "ninetieth": 205491, "worst": 1056754,
-#           "problems": 302, "luck": 4064}, "gain": {"total": 22440663, "most": 1056754,
-#           "problems": 282, "thresholds": 9029976}}, "donor":
-#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 2016}, {"key":
-#           "rms_norm_forward:batch_invariant", "dtype": "float32", "figures":
-#           {"leaves": 38, "asked": 38, "configs": 22, "loss": {"mean": 8853, "plain":
-#           14915, "ninetieth": 54729, "worst": 208024, "problems": 869, "luck": 3489},
-#           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
-#           hidden size", "cross_validated": 18325, "plain_validated": 20335,
-#           "worst_validated": 407050, "rule": {"mean": 88617, "plain": 104491,
-#           "ninetieth": 268199, "worst": 1836158, "problems": 869, "luck": 3489},
-#           "gain": {"total": 77841281, "most": 1787431, "problems": 869, "thresholds":
-#           20236968}}, "beside": {"mean": 10877, "worst": 208024, "problems": 869,
-#           "bounded": 0}}, {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype":
-#           "float32", "figures": {"leaves": 38, "asked": 38, "configs": 22, "loss":
-#           {"mean": 9434, "plain": 11832, "ninetieth": 37335, "worst": 139263,
-#           "problems": 280, "luck": 4095, "untimed": 22, "bound": 46991}, "gap": 5522,
-#           "unmeasured": 4, "rule": {"mean": 60308, "plain": 78313, "ninetieth":
-#           203228, "worst": 873164, "problems": 302, "luck": 4550}, "gain": {"total":
-#           20040694, "most": 823893, "problems": 280, "thresholds": 6039848}}, "donor":
-#           ["rms_norm_forward:batch_invariant", "float32"], "cost": 3658}], "body":
-#           "sha256:9b609b175931bfbff7d8aa6ffc9bbb596f5c2dffe4e9be8a4ba49b55b9dce7e7",
+#           {"leaves": 44, "asked": 44, "configs": 28, "loss": {"mean": 11174, "plain":
+#           17497, "ninetieth": 67829, "worst": 168971, "problems": 869, "luck": 3867},
+#           "gap": 793}, "donor": ["rms_norm_forward:batch_invariant", "bfloat16"],
+#           "cost": 791}, {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype":
+#           "bfloat16", "figures": {"leaves": 44, "asked": 44, "configs": 28, "loss":
+#           {"mean": 9698, "plain": 14864, "ninetieth": 55444, "worst": 194462,
+#           "problems": 282, "luck": 4248, "untimed": 20, "bound": 37119}, "gap": 2553,
+#           "unmeasured": 3}, "donor": ["rms_norm_forward:batch_invariant", "bfloat16"],
+#           "cost": 1853}, {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype":
+#           "float16", "figures": {"leaves": 44, "asked": 44, "configs": 28, "loss":
+#           {"mean": 9950, "plain": 15569, "ninetieth": 53889, "worst": 168504,
+#           "problems": 282, "luck": 3739, "untimed": 20, "bound": 36428}, "gap": 2826,
+#           "unmeasured": 3}, "donor": ["rms_norm_forward:batch_invariant", "bfloat16"],
+#           "cost": 1985}, {"key": "rms_norm_forward:batch_invariant", "dtype":
+#           "float32", "figures": {"leaves": 35, "asked": 35, "configs": 24, "loss":
+#           {"mean": 8764, "plain": 14562, "ninetieth": 54112, "worst": 128195,
+#           "problems": 866, "luck": 3474, "untimed": 3, "bound": 14569}, "gap": 0,
+#           "limits": " of hidden, then rows, with one order of a row's sum a hidden
+#           size", "cross_validated": 17698, "plain_validated": 19370,
+#           "worst_validated": 151190}, "beside": {"mean": 10817, "worst": 128635,
+#           "problems": 866, "bounded": 3}}, {"key":
+#           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "float32", "figures":
+#           {"leaves": 35, "asked": 35, "configs": 24, "loss": {"mean": 8427, "plain":
+#           10019, "ninetieth": 36556, "worst": 120402, "problems": 296, "luck": 3587,
+#           "untimed": 6, "bound": 9900}, "gap": 4564}, "donor":
+#           ["rms_norm_forward:batch_invariant", "float32"], "cost": 3473}], "body":
+#           "sha256:abf8b84ea9b4459483409ae865302fe6cb514edc8026abdb08230e48ecb748f3",
 #           "searched": ["rms_norm_backward bfloat16: plane, 7 % of 601146 configs",
-#           "rms_norm_backward:no_dweight bfloat16: plane, 32 % of 37833 configs",
-#           "rms_norm_backward:no_dweight float32: plane, 40 % of 30364 configs",
+#           "rms_norm_backward:no_dweight bfloat16: plane, 33 % of 37833 configs",
+#           "rms_norm_backward:no_dweight float32: plane, 41 % of 30364 configs",
 #           "rms_norm_forward bfloat16: plane, 7 % of 238692 configs", "rms_norm_forward
 #           float16: plane, 8 % of 238692 configs", "rms_norm_forward float32: plane, 10
 #           % of 224560 configs"]}
@@ -413,14 +359,6 @@ BLOCK_ROW_2_WARPS_4_COLUMNS_32 = Config(
     block_col=32,
 )
 BLOCK_ROW_2_WARPS_4 = Config(schedule="block_row", block_row=2, num_warps=4)
-BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=2,
-    num_warps=4,
-    num_stages=3,
-    finish="columns",
-    block_col=16,
-)
 BLOCK_ROW_2_WARPS_4_STAGES_4_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=2,
@@ -445,14 +383,6 @@ BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config(
     block_col=16,
 )
 BLOCK_ROW_2_WARPS_8 = Config(schedule="block_row", block_row=2, num_warps=8)
-BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=2,
-    num_warps=8,
-    num_stages=3,
-    finish="columns",
-    block_col=16,
-)
 BLOCK_ROW_2_WARPS_8_STAGES_4_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=2,
@@ -465,6 +395,13 @@ BLOCK_ROW_2_WARPS_16_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=2,
     num_warps=16,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_4_WARPS_1_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=1,
     finish="columns",
     block_col=16,
 )
@@ -650,6 +587,25 @@ CLUSTER_4_WARPS_4_COLUMNS_64 = Config(
     finish="columns",
     block_col=64,
 )
+CLUSTER_4_WARPS_8_COLUMNS_256 = Config(
+    schedule="cluster_4",
+    num_warps=8,
+    finish="columns",
+    block_col=256,
+)
+CLUSTER_4_WARPS_8_COLUMNS_512 = Config(
+    schedule="cluster_4",
+    num_warps=8,
+    finish="columns",
+    block_col=512,
+)
+CLUSTER_4_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT = Config(
+    schedule="cluster_4",
+    num_warps=8,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+)
 CLUSTER_4_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
     schedule="cluster_4",
     num_warps=16,
@@ -698,6 +654,12 @@ CLUSTER_8_WARPS_8_COLUMNS_32 = Config(
     num_warps=8,
     finish="columns",
     block_col=32,
+)
+CLUSTER_8_WARPS_8_COLUMNS_512 = Config(
+    schedule="cluster_8",
+    num_warps=8,
+    finish="columns",
+    block_col=512,
 )
 CLUSTER_8_WARPS_16_COLUMNS_32 = Config(
     schedule="cluster_8",
@@ -748,7 +710,6 @@ PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config(
     programs_per_sm=1,
     block_col=4096,
 )
-PARTS_WARPS_16_PER_SM_2 = Config(schedule="parts", num_warps=16, programs_per_sm=2)
 PARTS_WARPS_32_PER_SM_1 = Config(schedule="parts", num_warps=32, programs_per_sm=1)
 PARTS_WARPS_32_PER_SM_1_CHUNKS_4096 = Config(
     schedule="parts",
@@ -761,13 +722,6 @@ PARTS_WARPS_32_PER_SM_1_CHUNKS_8192 = Config(
     num_warps=32,
     programs_per_sm=1,
     block_col=8192,
-)
-PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    schedule="persistent",
-    num_warps=1,
-    num_stages=2,
-    programs_per_sm=1,
-    finish="dependent",
 )
 PERSISTENT_WARPS_1_STAGES_4_PER_SM_8 = Config(
     schedule="persistent",
@@ -802,12 +756,12 @@ PERSISTENT_WARPS_2_STAGES_4_PER_SM_2 = Config(
     num_stages=4,
     programs_per_sm=2,
 )
-PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config(
+PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_REDUCE = Config(
     schedule="persistent",
     num_warps=2,
     num_stages=4,
     programs_per_sm=4,
-    finish="dependent",
+    finish="reduce",
 )
 PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
@@ -820,13 +774,6 @@ PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     num_warps=4,
     num_stages=3,
     programs_per_sm=2,
-    finish="dependent",
-)
-PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    schedule="persistent",
-    num_warps=4,
-    num_stages=3,
-    programs_per_sm=4,
     finish="dependent",
 )
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
@@ -867,19 +814,6 @@ PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT = Config(
     programs_per_sm=1,
     finish="dependent",
 )
-PERSISTENT_WARPS_8_PER_SM_16_DEPENDENT = Config(
-    schedule="persistent",
-    num_warps=8,
-    programs_per_sm=16,
-    finish="dependent",
-)
-PERSISTENT_WARPS_8_STAGES_2_PER_SM_16_DEPENDENT = Config(
-    schedule="persistent",
-    num_warps=8,
-    num_stages=2,
-    programs_per_sm=16,
-    finish="dependent",
-)
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     num_warps=8,
@@ -906,6 +840,12 @@ PERSISTENT_WARPS_8_STAGES_4_PER_SM_2 = Config(
     num_stages=4,
     programs_per_sm=2,
 )
+PERSISTENT_WARPS_8_STAGES_4_PER_SM_4 = Config(
+    schedule="persistent",
+    num_warps=8,
+    num_stages=4,
+    programs_per_sm=4,
+)
 PERSISTENT_WARPS_8_STAGES_4_PER_SM_8 = Config(
     schedule="persistent",
     num_warps=8,
@@ -929,6 +869,12 @@ PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config(
     num_warps=16,
     programs_per_sm=1,
     finish="reduce",
+)
+PERSISTENT_WARPS_16_PER_SM_2_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=16,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT = Config(
     schedule="persistent",
@@ -1015,13 +961,13 @@ PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     programs_per_sm=4,
     finish="dependent",
 )
-PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config(
+PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_REDUCE = Config(
     schedule="persistent",
     block_row=2,
     num_warps=2,
     num_stages=4,
     programs_per_sm=2,
-    finish="dependent",
+    finish="reduce",
 )
 PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config(
     schedule="persistent",
@@ -1102,14 +1048,6 @@ PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config(
     num_stages=4,
     programs_per_sm=4,
     finish="dependent",
-)
-PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_REDUCE = Config(
-    schedule="persistent",
-    block_row=4,
-    num_warps=2,
-    num_stages=4,
-    programs_per_sm=4,
-    finish="reduce",
 )
 PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
@@ -1267,10 +1205,10 @@ ROW_WARPS_1_COLUMNS_64 = Config(
     finish="columns",
     block_col=64,
 )
-ROW_WARPS_1_STAGES_2_COLUMNS_64 = Config(
+ROW_WARPS_1_STAGES_3_COLUMNS_64 = Config(
     schedule="row",
     num_warps=1,
-    num_stages=2,
+    num_stages=3,
     finish="columns",
     block_col=64,
 )
@@ -1286,6 +1224,12 @@ ROW_WARPS_2_COLUMNS_16 = Config(
     num_warps=2,
     finish="columns",
     block_col=16,
+)
+ROW_WARPS_2_COLUMNS_32 = Config(
+    schedule="row",
+    num_warps=2,
+    finish="columns",
+    block_col=32,
 )
 ROW_WARPS_2_COLUMNS_64 = Config(
     schedule="row",
@@ -1320,6 +1264,13 @@ ROW_WARPS_4_COLUMNS_64 = Config(
     block_col=64,
 )
 ROW_WARPS_4 = Config(schedule="row", num_warps=4)
+ROW_WARPS_4_STAGES_2_COLUMNS_64 = Config(
+    schedule="row",
+    num_warps=4,
+    num_stages=2,
+    finish="columns",
+    block_col=64,
+)
 ROW_WARPS_4_STAGES_3_COLUMNS_16 = Config(
     schedule="row",
     num_warps=4,
@@ -1403,14 +1354,6 @@ SPLIT_1024_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT = Config(
     finish="dependent",
     block_col=1024,
 )
-SPLIT_2048_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    schedule="split",
-    num_warps=8,
-    num_stages=2,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=2048,
-)
 SPLIT_2048_WARPS_8_STAGES_2_PER_SM_2_DEPENDENT = Config(
     schedule="split",
     num_warps=8,
@@ -1426,14 +1369,6 @@ SPLIT_1024_WARPS_8_STAGES_2_PER_SM_3_DEPENDENT = Config(
     programs_per_sm=3,
     finish="dependent",
     block_col=1024,
-)
-SPLIT_2048_WARPS_8_STAGES_2_PER_SM_3_DEPENDENT = Config(
-    schedule="split",
-    num_warps=8,
-    num_stages=2,
-    programs_per_sm=3,
-    finish="dependent",
-    block_col=2048,
 )
 SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
     schedule="split",
@@ -1538,13 +1473,6 @@ SPLIT_8_WARPS_4_COLUMNS_64 = Config(
     finish="columns",
     block_col=64,
 )
-SPLIT_8_512_WARPS_4_PER_SM_1_DEPENDENT = Config(
-    schedule="split_8",
-    num_warps=4,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=512,
-)
 SPLIT_8_WARPS_8_COLUMNS_32 = Config(
     schedule="split_8",
     num_warps=8,
@@ -1599,8 +1527,8 @@ SPLIT_8_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
 
 
 def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 4096:
-        if rows >= 180:
+    if hidden <= 8192:
+        if rows >= 160:
             if hidden <= 128:
                 if rows >= 896:
                     if rows >= 1408:
@@ -1614,7 +1542,7 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                     return BLOCK_ROW_64_WARPS_16_COLUMNS_16
                 return BLOCK_ROW_32_WARPS_8_COLUMNS_16
             if hidden <= 512:
-                if rows >= 300:
+                if rows >= 270:
                     if rows >= 704:
                         if rows >= 1792:
                             if rows >= 9216:
@@ -1633,98 +1561,50 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                         return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
                     return BLOCK_ROW_4_WARPS_4_STAGES_4_COLUMNS_16
                 return BLOCK_ROW_8_WARPS_8_COLUMNS_16
-            if hidden <= 2560:
-                if rows >= 2176:
-                    if hidden <= 1023:
-                        if rows >= 8704:
-                            if hidden <= 640:
-                                return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                            if hidden <= 768:
-                                return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                            return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                        return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_REDUCE
-                    if hidden <= 1536:
-                        if rows >= 17408:
-                            if hidden <= 1280:
-                                return PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
-                            return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
-                        return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_REDUCE
-                    if hidden <= 2047:
-                        return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                if hidden <= 1280:
-                    if rows >= 270:
-                        if rows >= 800:
-                            return BLOCK_ROW_2_WARPS_8_STAGES_4_COLUMNS_16
-                        return ROW_WARPS_4_STAGES_4_COLUMNS_16
-                    if hidden <= 1024:
-                        return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+            if hidden <= 1280:
+                if rows >= 270:
+                    if rows >= 800:
+                        if rows >= 2304:
+                            if hidden <= 1023:
+                                if rows >= 8704:
+                                    if hidden <= 640:
+                                        return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                                    if hidden <= 768:
+                                        return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                                    return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                                return (
+                                    PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_REDUCE
+                                )
+                            if rows >= 93184:
+                                return PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_REDUCE
+                            return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_REDUCE
+                        return BLOCK_ROW_2_WARPS_8_STAGES_4_COLUMNS_16
                     return ROW_WARPS_4_STAGES_4_COLUMNS_16
-                if rows >= 200:
-                    if rows >= 704:
-                        return ROW_WARPS_4_STAGES_4_COLUMNS_16
-                    return ROW_WARPS_2_STAGES_4_COLUMNS_16
-                if hidden <= 2304:
-                    return ROW_WARPS_2_STAGES_4_COLUMNS_16
-                return CLUSTER_2_WARPS_8_COLUMNS_32
-            if rows >= 1088:
-                if hidden <= 3072:
-                    return PERSISTENT_ROWS_2_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT
-                if hidden <= 4095:
-                    return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-            return ROW_WARPS_2_STAGES_4_COLUMNS_16
-        if hidden <= 64:
-            if rows >= 2:
-                if rows >= 32:
-                    return BLOCK_ROW_32_WARPS_4_COLUMNS_16
-                return BLOCK_ROW_4_WARPS_1_COLUMNS_32
-            return BLOCK_ROW_8_WARPS_1_COLUMNS_64
-        if rows >= 40:
-            if hidden <= 128:
-                return BLOCK_ROW_8_WARPS_4_COLUMNS_16
-            if hidden <= 512:
-                if rows >= 70:
-                    return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-                return BLOCK_ROW_2_WARPS_2_COLUMNS_16
-            if hidden <= 2048:
-                return ROW_WARPS_4_COLUMNS_16
-            return ROW_WARPS_4_COLUMNS_32
-        if hidden <= 640:
-            if rows >= 9:
-                if hidden <= 255:
-                    if rows >= 17:
-                        return BLOCK_ROW_2_WARPS_1_COLUMNS_16
-                    return BLOCK_ROW_2_WARPS_1_COLUMNS_32
-                if rows >= 23:
-                    return ROW_WARPS_1_COLUMNS_16
-                return ROW_WARPS_1_COLUMNS_32
-            if hidden <= 127:
-                return BLOCK_ROW_2_WARPS_1_COLUMNS_64
-            if hidden <= 128:
-                if rows >= 5:
-                    return BLOCK_ROW_2_WARPS_1_COLUMNS_32
-                return BLOCK_ROW_2_WARPS_1_COLUMNS_64
-            if hidden <= 300:
-                return ROW_WARPS_1_COLUMNS_64
-            if hidden <= 511:
-                if rows >= 4:
-                    return ROW_WARPS_1_STAGES_2_COLUMNS_64
-                return ROW_WARPS_1_COLUMNS_64
-            return ROW_WARPS_1_STAGES_4_COLUMNS_64
-        if hidden <= 1024:
-            if rows >= 4:
-                return ROW_WARPS_2_COLUMNS_16
-            return ROW_WARPS_1_COLUMNS_64
-        if hidden <= 1280:
-            return ROW_WARPS_4_COLUMNS_16
-        if hidden <= 2304:
-            return ROW_WARPS_4_COLUMNS_32
-        return ROW_WARPS_4_COLUMNS_64
-    if hidden <= 8192:
-        if rows >= 130:
+                if hidden <= 1024:
+                    return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+                return ROW_WARPS_8_COLUMNS_16
             if hidden <= 6144:
-                if rows >= 230:
+                if rows >= 200:
+                    if hidden <= 4096:
+                        if rows >= 704:
+                            if hidden <= 2560:
+                                if rows >= 2048:
+                                    if hidden <= 2047:
+                                        return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                                    return (
+                                        PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                                    )
+                                return ROW_WARPS_4_STAGES_4_COLUMNS_16
+                            if rows >= 1792:
+                                if hidden <= 3072:
+                                    return PERSISTENT_ROWS_2_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT
+                                if hidden <= 4095:
+                                    return (
+                                        PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                                    )
+                                return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+                            return ROW_WARPS_8_COLUMNS_16
+                        return ROW_WARPS_2_STAGES_4_COLUMNS_16
                     if hidden <= 5120:
                         if rows >= 1280:
                             return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
@@ -1732,12 +1612,66 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                     if rows >= 1408:
                         return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT
                     return ROW_WARPS_8_COLUMNS_32
+                if hidden <= 2304:
+                    return ROW_WARPS_2_STAGES_4_COLUMNS_16
+                if hidden <= 2560:
+                    return CLUSTER_2_WARPS_8_COLUMNS_32
                 return ROW_WARPS_4_COLUMNS_32
             if rows >= 1280:
                 if hidden <= 8191:
                     return PERSISTENT_WARPS_32_STAGES_4_PER_SM_1_DEPENDENT
                 return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
             return BLOCK_ROW_2_WARPS_4_STAGES_4_COLUMNS_64
+        if hidden <= 64:
+            if rows >= 2:
+                if rows >= 32:
+                    return BLOCK_ROW_32_WARPS_4_COLUMNS_16
+                return BLOCK_ROW_4_WARPS_1_COLUMNS_32
+            return BLOCK_ROW_8_WARPS_1_COLUMNS_64
+        if hidden <= 4096:
+            if rows >= 40:
+                if hidden <= 128:
+                    return BLOCK_ROW_8_WARPS_4_COLUMNS_16
+                if hidden <= 512:
+                    if rows >= 70:
+                        return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+                    return BLOCK_ROW_2_WARPS_2_COLUMNS_16
+                if hidden <= 2048:
+                    return ROW_WARPS_4_COLUMNS_16
+                return ROW_WARPS_4_COLUMNS_32
+            if hidden <= 640:
+                if rows >= 9:
+                    if hidden <= 255:
+                        if rows >= 17:
+                            return BLOCK_ROW_2_WARPS_1_COLUMNS_16
+                        return BLOCK_ROW_2_WARPS_1_COLUMNS_32
+                    if rows >= 23:
+                        return ROW_WARPS_1_COLUMNS_16
+                    return ROW_WARPS_1_COLUMNS_32
+                if hidden <= 127:
+                    return BLOCK_ROW_2_WARPS_1_COLUMNS_64
+                if hidden <= 128:
+                    if rows >= 5:
+                        return BLOCK_ROW_2_WARPS_1_COLUMNS_32
+                    return BLOCK_ROW_2_WARPS_1_COLUMNS_64
+                if hidden <= 300:
+                    return ROW_WARPS_1_COLUMNS_64
+                if rows >= 4:
+                    if rows >= 8:
+                        return ROW_WARPS_1_STAGES_3_COLUMNS_64
+                    return ROW_WARPS_1_STAGES_4_COLUMNS_64
+                if hidden <= 511:
+                    return ROW_WARPS_1_COLUMNS_64
+                return ROW_WARPS_1_STAGES_4_COLUMNS_64
+            if hidden <= 1024:
+                if rows >= 4:
+                    return ROW_WARPS_2_COLUMNS_16
+                return ROW_WARPS_1_COLUMNS_64
+            if hidden <= 1280:
+                return ROW_WARPS_4_COLUMNS_16
+            if hidden <= 2304:
+                return ROW_WARPS_4_COLUMNS_32
+            return ROW_WARPS_4_COLUMNS_64
         return ROW_WARPS_8_COLUMNS_64
     if rows >= 2:
         if rows >= 14:
@@ -1780,79 +1714,85 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
 
 def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
     if hidden <= 64:
-        if rows >= 2:
-            if rows >= 160:
-                if rows >= 896:
-                    if rows >= 33792:
-                        return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                    return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
-                return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-            return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-        return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
-    if hidden <= 256:
-        if rows >= 160:
-            if rows >= 17408:
-                if hidden <= 127:
-                    return PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT
-                if hidden <= 180:
-                    return PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
-                if hidden <= 255:
-                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
-            if hidden <= 128:
-                if rows >= 1024:
-                    if rows >= 5120:
+        if rows >= 3:
+            if rows >= 33:
+                if rows >= 150:
+                    if rows >= 896:
+                        if rows >= 33792:
+                            return (
+                                PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                            )
                         return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
-                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
-                return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-            if rows >= 580:
-                if rows >= 1152:
-                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
-                return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-            return BLOCK_ROW_8_WARPS_8_COLUMNS_16
-        if hidden <= 127:
-            return BLOCK_ROW_8_WARPS_4_COLUMNS_16
-        if hidden <= 128:
-            if rows >= 2:
-                return BLOCK_ROW_8_WARPS_4_COLUMNS_16
-            return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
-        return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-    if hidden <= 2048:
-        if rows >= 160:
-            if hidden <= 768:
-                if rows >= 1280:
-                    if hidden <= 512:
-                        if rows >= 2560:
-                            if hidden <= 511:
-                                return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                            return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
-                        return PERSISTENT_ROWS_16_WARPS_8_PER_SM_1_DEPENDENT
-                    if rows >= 2304:
-                        if hidden <= 640:
-                            return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-                        return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    return BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16
+                    return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                return BLOCK_ROW_32_WARPS_4_COLUMNS_16
+            return BLOCK_ROW_4_WARPS_1_COLUMNS_16
+        return BLOCK_ROW_4_WARPS_1_COLUMNS_32
+    if hidden <= 512:
+        if rows >= 33:
+            if hidden <= 256:
+                if rows >= 160:
+                    if rows >= 17408:
+                        if hidden <= 127:
+                            return PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT
+                        if hidden <= 180:
+                            return (
+                                PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+                            )
+                        if hidden <= 255:
+                            return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                        return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+                    if hidden <= 128:
+                        if rows >= 1024:
+                            if rows >= 5120:
+                                return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
+                            return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
+                        return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+                    if rows >= 320:
+                        if rows >= 1088:
+                            return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
+                        return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
+                    return BLOCK_ROW_8_WARPS_8_COLUMNS_16
+                if hidden <= 128:
+                    return BLOCK_ROW_8_WARPS_4_COLUMNS_16
+                return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+            if rows >= 150:
+                if rows >= 2048:
+                    if hidden <= 511:
+                        if rows >= 8704:
+                            return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                        return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_REDUCE
+                    return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_REDUCE
                 return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-            if rows >= 448:
-                if rows >= 1792:
-                    if hidden <= 1280:
-                        return PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
-                    if hidden <= 2047:
-                        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-                if hidden <= 1024:
-                    return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-                return ROW_WARPS_8_COLUMNS_16
-            if hidden <= 1536:
-                return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-            return ROW_WARPS_4_COLUMNS_16
-        if hidden <= 512:
-            if rows >= 17:
-                return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-            return BLOCK_ROW_2_WARPS_4_COLUMNS_32
+            return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+        if hidden <= 128:
+            if rows >= 10:
+                return BLOCK_ROW_2_WARPS_1_COLUMNS_16
+            return BLOCK_ROW_2_WARPS_1_COLUMNS_64
+        return ROW_WARPS_1_COLUMNS_16
+    if hidden <= 1280:
+        if rows >= 160:
+            if rows >= 2304:
+                if hidden <= 640:
+                    return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+                if hidden <= 768:
+                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                return PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+            if hidden <= 1024:
+                if rows >= 800:
+                    return ROW_WARPS_4_STAGES_4_COLUMNS_16
+                return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+            return ROW_WARPS_8_COLUMNS_16
+        return ROW_WARPS_4_COLUMNS_16
+    if hidden <= 2048:
+        if rows >= 448:
+            if rows >= 2048:
+                if hidden <= 2047:
+                    return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+            return ROW_WARPS_8_COLUMNS_16
         return ROW_WARPS_4_COLUMNS_16
     if hidden <= 4096:
-        if rows >= 50:
+        if rows >= 33:
             if rows >= 140:
                 if rows >= 1280:
                     if hidden <= 3072:
@@ -1860,66 +1800,66 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
                     return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
                 return ROW_WARPS_4_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_32
-        return ROW_WARPS_4_COLUMNS_64
-    if hidden <= 8192:
-        if rows >= 10:
-            if rows >= 70:
-                if rows >= 768:
-                    if rows >= 2560:
-                        if hidden <= 8191:
-                            return (
-                                PERSISTENT_ROWS_32_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
-                            )
-                        return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-                    return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-                return ROW_WARPS_8_COLUMNS_64
-            if hidden <= 6144:
-                if rows >= 60:
-                    return BLOCK_ROW_2_WARPS_4_COLUMNS_32
-                return ROW_WARPS_8_COLUMNS_64
-            return CLUSTER_8_WARPS_4_COLUMNS_32
-        return CLUSTER_8_WARPS_4_COLUMNS_64
-    if rows >= 45:
-        if hidden <= 24576:
-            if rows >= 70:
-                if hidden <= 16384:
-                    if rows >= 192:
-                        if hidden <= 13312:
-                            if rows >= 210:
-                                if hidden <= 12288:
+        return ROW_WARPS_4_STAGES_2_COLUMNS_64
+    if rows >= 6:
+        if rows >= 9:
+            if hidden <= 8192:
+                if rows >= 70:
+                    if rows >= 768:
+                        if rows >= 2560:
+                            if hidden <= 8191:
+                                return PERSISTENT_ROWS_32_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+                            return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
+                        return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+                    return ROW_WARPS_8_COLUMNS_64
+                if hidden <= 6144:
+                    if rows >= 60:
+                        return ROW_WARPS_4_COLUMNS_32
+                    return ROW_WARPS_8_COLUMNS_64
+                return CLUSTER_8_WARPS_4_COLUMNS_32
+            if hidden <= 24576:
+                if rows >= 70:
+                    if hidden <= 16384:
+                        if rows >= 192:
+                            if hidden <= 13312:
+                                if rows >= 210:
+                                    if hidden <= 12288:
+                                        return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                                    if rows >= 4096:
+                                        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
                                     return (
                                         SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                                     )
-                                if rows >= 1152:
-                                    if rows >= 6144:
-                                        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-                                    return (
-                                        SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-                                    )
-                                return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                            return CLUSTER_8_WARPS_4_COLUMNS_32
-                        if rows >= 1536:
-                            if hidden <= 16383:
-                                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-                            return SPLIT_8192_WARPS_16_PER_SM_1_DEPENDENT
+                                return CLUSTER_8_WARPS_4_COLUMNS_32
+                            if rows >= 1792:
+                                if hidden <= 16383:
+                                    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+                                return SPLIT_8192_WARPS_16_PER_SM_1_DEPENDENT
+                            return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                        return CLUSTER_4_WARPS_4_COLUMNS_32
+                    if rows >= 160:
+                        if hidden <= 20480:
+                            if rows >= 200:
+                                return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+                            return SPLIT_8_WARPS_4_COLUMNS_32
                         return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                    return CLUSTER_4_WARPS_4_COLUMNS_32
-                if hidden <= 20480:
-                    if rows >= 200:
-                        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+                    return CLUSTER_8_WARPS_4_COLUMNS_32
+                return CLUSTER_8_WARPS_4_COLUMNS_64
+            if rows >= 45:
+                if rows >= 130:
+                    return CLUSTER_4_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                if hidden <= 32767:
                     return SPLIT_8_WARPS_4_COLUMNS_32
-                if rows >= 160:
-                    return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                 return CLUSTER_8_WARPS_4_COLUMNS_32
             return CLUSTER_8_WARPS_4_COLUMNS_64
-        if rows >= 140:
-            return CLUSTER_4_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-        if hidden <= 32767:
-            return SPLIT_8_WARPS_4_COLUMNS_32
-        return CLUSTER_8_WARPS_4_COLUMNS_32
-    if hidden <= 9216:
-        return CLUSTER_8_WARPS_4_COLUMNS_32
-    return CLUSTER_8_WARPS_4_COLUMNS_64
+        if hidden <= 13312:
+            return CLUSTER_8_WARPS_4_COLUMNS_32
+        return CLUSTER_8_WARPS_8_COLUMNS_512
+    if hidden <= 8192:
+        if rows >= 2:
+            return CLUSTER_8_WARPS_4_COLUMNS_64
+        return CLUSTER_8_WARPS_4_COLUMNS_1024
+    return CLUSTER_8_WARPS_8_COLUMNS_512
 
 
 def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
@@ -1928,28 +1868,32 @@ def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
             return BLOCK_ROW_16_WARPS_4_COLUMNS_16
         return BLOCK_ROW_32_WARPS_8_COLUMNS_16
     if hidden <= 128:
-        return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-    if hidden <= 255:
-        if rows >= 576:
-            return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-        return ROW_WARPS_1_COLUMNS_16
-    if hidden <= 256:
-        return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+        if rows >= 80:
+            return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+        return BLOCK_ROW_2_WARPS_1_COLUMNS_16
     if hidden <= 320:
-        if rows >= 2048:
-            return BLOCK_ROW_2_WARPS_2_COLUMNS_16
+        if rows >= 2:
+            if hidden <= 256:
+                if rows >= 6144:
+                    return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+                return BLOCK_ROW_2_WARPS_1_COLUMNS_16
+            if rows >= 2048:
+                return BLOCK_ROW_2_WARPS_2_COLUMNS_16
+            return ROW_WARPS_2_COLUMNS_16
         return ROW_WARPS_1_COLUMNS_16
-    if hidden <= 4095:
-        if rows >= 8192:
+    if hidden <= 1536:
+        if rows >= 1792:
             if hidden <= 511:
                 return BLOCK_ROW_4_WARPS_4_COLUMNS_16
             if hidden <= 768:
                 return BLOCK_ROW_2_WARPS_4_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
         if hidden <= 512:
-            return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+            return ROW_WARPS_2_COLUMNS_16
         if hidden <= 1024:
             return ROW_WARPS_4_COLUMNS_16
+        return ROW_WARPS_8_COLUMNS_16
+    if hidden <= 4095:
         return ROW_WARPS_8_COLUMNS_16
     if hidden <= 4096:
         return ROW_WARPS_16_COLUMNS_16
@@ -1959,45 +1903,47 @@ def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
         return ROW_WARPS_8_COLUMNS_16
     if hidden <= 8192:
         return ROW_WARPS_16_COLUMNS_16
-    if hidden <= 13824:
-        if rows >= 17:
+    if hidden <= 16383:
+        if rows >= 18:
             if hidden <= 8704:
                 return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
             if rows >= 128:
                 if hidden <= 9216:
                     return SPLIT_2048_WARPS_8_STAGES_2_PER_SM_2_DEPENDENT
-                if hidden <= 10240:
-                    return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                if rows >= 220:
-                    if rows >= 300:
-                        if hidden <= 12287:
-                            return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
-                        if hidden <= 12288:
-                            return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                        if rows >= 8192:
-                            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_16_DEPENDENT
-                        return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
-                    return SPLIT_1024_WARPS_4_STAGES_2_PER_SM_2_DEPENDENT
-                if hidden <= 12288:
-                    return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                return ROW_WARPS_32_COLUMNS_16
+                if rows >= 160:
+                    if hidden <= 13824:
+                        if rows >= 220:
+                            if hidden <= 10240:
+                                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                            if rows >= 300:
+                                if hidden <= 12287:
+                                    return (
+                                        PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+                                    )
+                                if hidden <= 12288:
+                                    return (
+                                        SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                                    )
+                                if rows >= 8192:
+                                    return (
+                                        PERSISTENT_WARPS_16_STAGES_4_PER_SM_16_DEPENDENT
+                                    )
+                                return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+                            return SPLIT_1024_WARPS_4_STAGES_2_PER_SM_2_DEPENDENT
+                        return CLUSTER_4_WARPS_4_COLUMNS_32
+                    return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+                return ROW_WARPS_16_COLUMNS_16
             return ROW_WARPS_32_COLUMNS_16
         return CLUSTER_8_WARPS_8_COLUMNS_32
-    if rows >= 36:
+    if rows >= 45:
         if hidden <= 20480:
             if rows >= 220:
-                if rows >= 300:
-                    if hidden <= 16384:
-                        return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-                    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-                return SPLIT_2048_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT
-            if hidden <= 15360:
-                return ROW_WARPS_16_COLUMNS_16
-            if hidden <= 16383:
-                return ROW_WARPS_32_COLUMNS_16
+                if hidden <= 16384:
+                    return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+                return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
             if hidden <= 20479:
                 return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+            return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
         if hidden <= 24576:
             return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
         if hidden <= 32768:
@@ -2007,83 +1953,83 @@ def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
 
 
 def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> Config:
-    if hidden <= 127:
-        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
     if hidden <= 128:
-        return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-    if hidden <= 256:
-        return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-    if hidden <= 511:
-        return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+        if rows >= 2560:
+            return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+        if hidden <= 64:
+            return BLOCK_ROW_4_WARPS_1_COLUMNS_16
+        return BLOCK_ROW_2_WARPS_1_COLUMNS_16
     if hidden <= 512:
-        if rows >= 4:
-            return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-        return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+        return ROW_WARPS_1_COLUMNS_16
     if hidden <= 4096:
-        if rows >= 448:
+        if rows >= 530:
             return ROW_WARPS_4_COLUMNS_16
-        if hidden <= 640:
-            return SPLIT_8_512_WARPS_4_PER_SM_1_DEPENDENT
         if hidden <= 1024:
-            return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-        if rows >= 130:
+            if rows >= 2:
+                if hidden <= 1023:
+                    return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                return BLOCK_ROW_2_WARPS_8_COLUMNS_16
+            return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+        if rows >= 140:
             return ROW_WARPS_8_COLUMNS_16
-        return PERSISTENT_WARPS_8_PER_SM_16_DEPENDENT
+        return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
     if hidden <= 4608:
         if rows >= 2304:
             return PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT
         return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT
     if hidden <= 16384:
-        if rows >= 33:
-            if rows >= 100:
-                if hidden <= 13824:
-                    if rows >= 220:
-                        if hidden <= 8192:
-                            return ROW_WARPS_8_COLUMNS_16
-                        if rows >= 300:
-                            if hidden <= 12288:
-                                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-                            return PERSISTENT_WARPS_32_PER_SM_16_DEPENDENT
-                        return SPLIT_1024_WARPS_4_PER_SM_2_DEPENDENT
-                    return ROW_WARPS_16_COLUMNS_16
+        if rows >= 90:
+            if hidden <= 13824:
+                if rows >= 220:
+                    if hidden <= 8192:
+                        return ROW_WARPS_8_COLUMNS_16
+                    if hidden <= 8704:
+                        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+                    if hidden <= 9216:
+                        return SPLIT_1024_WARPS_8_PER_SM_2_DEPENDENT
+                    if rows >= 300:
+                        if hidden <= 12288:
+                            return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+                        return PERSISTENT_WARPS_32_PER_SM_16_DEPENDENT
+                    return SPLIT_1024_WARPS_4_PER_SM_2_DEPENDENT
                 return ROW_WARPS_16_COLUMNS_16
-            return ROW_WARPS_32_COLUMNS_16
+            return ROW_WARPS_16_COLUMNS_16
+        if hidden <= 5120:
+            return PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT
+        if hidden <= 5632:
+            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT
         if hidden <= 6144:
             return PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT
-        if hidden <= 8191:
-            return SPLIT_8_WARPS_8_COLUMNS_32
-        if hidden <= 8192:
-            return PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT
-        if hidden <= 12288:
-            return SPLIT_8_WARPS_4_COLUMNS_32
-        if hidden <= 13824:
-            return SPLIT_8_WARPS_8_COLUMNS_32
-        if hidden <= 15360:
-            return CLUSTER_4_WARPS_4_COLUMNS_32
         if hidden <= 16383:
+            if rows >= 50:
+                return ROW_WARPS_8_COLUMNS_16
+            if hidden <= 8192:
+                return CLUSTER_8_WARPS_8_COLUMNS_32
+            if hidden <= 12288:
+                return SPLIT_8_WARPS_4_COLUMNS_32
+            if hidden <= 13824:
+                return SPLIT_8_WARPS_8_COLUMNS_32
+            if hidden <= 15360:
+                return CLUSTER_4_WARPS_4_COLUMNS_32
             return CLUSTER_8_WARPS_16_COLUMNS_32
         return CLUSTER_8_WARPS_8_COLUMNS_32
-    if hidden <= 24575:
-        if rows >= 23:
-            if rows >= 100:
-                if rows >= 384:
-                    return SPLIT_8_WARPS_4_COLUMNS_32
-                return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-            return SPLIT_8_WARPS_8_COLUMNS_32
-        if hidden <= 17408:
-            return CLUSTER_8_WARPS_16_COLUMNS_32
-        if hidden <= 20479:
-            return CLUSTER_8_WARPS_8_COLUMNS_32
-        return CLUSTER_8_WARPS_16_COLUMNS_32
     if hidden <= 24576:
-        if rows >= 128:
+        if rows >= 23:
+            if hidden <= 24575:
+                if rows >= 100:
+                    if rows >= 384:
+                        return SPLIT_8_WARPS_4_COLUMNS_32
+                    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+                return SPLIT_8_WARPS_8_COLUMNS_32
             return CLUSTER_8_WARPS_4_COLUMNS_32
-        return CLUSTER_8_WARPS_8_COLUMNS_32
+        return CLUSTER_8_WARPS_16_COLUMNS_32
     if hidden <= 32767:
-        if rows >= 1088:
+        if rows >= 1024:
             return SPLIT_8_WARPS_4_COLUMNS_32
         return CLUSTER_8_WARPS_4_COLUMNS_32
-    return CLUSTER_8_WARPS_8_COLUMNS_32
+    if rows >= 33:
+        return CLUSTER_8_WARPS_8_COLUMNS_32
+    return CLUSTER_8_WARPS_16_COLUMNS_32
 
 
 def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
@@ -2140,23 +2086,23 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
                     return ROW_WARPS_1_COLUMNS_16
                 return ROW_WARPS_1_COLUMNS_64
             if hidden <= 512:
-                if rows >= 640:
-                    if rows >= 11264:
-                        if rows >= 46080:
-                            return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
-                        return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_REDUCE
+                if rows >= 300:
                     if rows >= 1792:
+                        if rows >= 11264:
+                            return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
                         return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_REDUCE
-                    return BLOCK_ROW_4_WARPS_8_STAGES_4_COLUMNS_16
-                if rows >= 160:
-                    if rows >= 300:
-                        return BLOCK_ROW_4_WARPS_4_STAGES_4_COLUMNS_16
-                    return BLOCK_ROW_8_WARPS_8_COLUMNS_16
+                    if rows >= 640:
+                        return BLOCK_ROW_4_WARPS_8_STAGES_4_COLUMNS_16
+                    return BLOCK_ROW_4_WARPS_4_STAGES_4_COLUMNS_16
                 if rows >= 100:
-                    return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+                    if rows >= 160:
+                        return BLOCK_ROW_8_WARPS_8_COLUMNS_16
+                    return BLOCK_ROW_4_WARPS_4_COLUMNS_16
                 if rows >= 3:
                     return ROW_WARPS_2_COLUMNS_16
-                return ROW_WARPS_2_COLUMNS_64
+                if rows >= 2:
+                    return ROW_WARPS_2_COLUMNS_64
+                return ROW_WARPS_2_COLUMNS_32
             if rows >= 896:
                 if rows >= 2560:
                     return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
@@ -2173,7 +2119,7 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
                 if rows >= 160:
                     return BLOCK_ROW_2_WARPS_4_STAGES_4_COLUMNS_16
                 return ROW_WARPS_4_COLUMNS_16
-            if rows >= 1792:
+            if rows >= 2560:
                 return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
             if rows >= 220:
                 return ROW_WARPS_4_STAGES_4_COLUMNS_16
@@ -2251,89 +2197,89 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
 
 
 def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
-    if hidden <= 2048:
-        if hidden <= 512:
-            if hidden <= 255:
+    if hidden <= 4096:
+        if hidden <= 640:
+            if hidden <= 256:
                 if hidden <= 128:
                     if hidden <= 64:
-                        if rows >= 896:
-                            return (
-                                PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                            )
                         if rows >= 160:
+                            if rows >= 896:
+                                return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
                             return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-                        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-                    if rows >= 6144:
+                        if rows >= 50:
+                            return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+                        if rows >= 3:
+                            return BLOCK_ROW_4_WARPS_1_COLUMNS_16
+                        return BLOCK_ROW_4_WARPS_1_COLUMNS_32
+                    if rows >= 896:
                         if rows >= 23552:
                             return PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT
-                        return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
-                    if rows >= 896:
+                        if rows >= 6144:
+                            return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
                         return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
-                    if rows >= 160:
-                        return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-                    return BLOCK_ROW_8_WARPS_4_COLUMNS_16
+                    if rows >= 50:
+                        if rows >= 160:
+                            return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+                        return BLOCK_ROW_8_WARPS_4_COLUMNS_16
+                    if rows >= 10:
+                        return BLOCK_ROW_2_WARPS_1_COLUMNS_16
+                    return BLOCK_ROW_2_WARPS_1_COLUMNS_64
                 if rows >= 1536:
-                    if rows >= 11264:
+                    if rows >= 23552:
                         return PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
                     return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
-                if rows >= 640:
-                    return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+                if rows >= 300:
+                    return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
                 if rows >= 160:
                     return BLOCK_ROW_8_WARPS_8_COLUMNS_16
                 return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-            if hidden <= 256:
-                if rows >= 896:
-                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
+            if hidden <= 512:
+                if rows >= 1536:
+                    if rows >= 3072:
+                        return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                    return PERSISTENT_ROWS_16_WARPS_8_PER_SM_1_DEPENDENT
                 if rows >= 160:
-                    return BLOCK_ROW_8_WARPS_8_COLUMNS_16
-                return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-            if rows >= 1536:
-                if rows >= 3072:
-                    return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                return PERSISTENT_ROWS_16_WARPS_8_PER_SM_1_DEPENDENT
-            if rows >= 160:
-                return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-            if rows >= 20:
-                return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-            return BLOCK_ROW_2_WARPS_4_COLUMNS_32
-        if hidden <= 1024:
-            if hidden <= 640:
+                    return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+                if rows >= 10:
+                    return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+                return BLOCK_ROW_2_WARPS_4_COLUMNS_32
+            if rows >= 384:
                 if rows >= 3072:
                     return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-                if rows >= 220:
-                    return BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16
-                return ROW_WARPS_4_COLUMNS_16
-            if rows >= 540:
-                if rows >= 1536:
-                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                return ROW_WARPS_4_STAGES_3_COLUMNS_16
-            if rows >= 300:
-                return BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16
+                return ROW_WARPS_4_STAGES_4_COLUMNS_16
             if rows >= 160:
                 return BLOCK_ROW_2_WARPS_4_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
         if hidden <= 1280:
+            if hidden <= 1024:
+                if rows >= 384:
+                    if rows >= 3072:
+                        return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                    return ROW_WARPS_4_STAGES_4_COLUMNS_16
+                if rows >= 160:
+                    return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+                return ROW_WARPS_4_COLUMNS_16
             if rows >= 1536:
                 return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
             if rows >= 160:
                 return ROW_WARPS_4_STAGES_3_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
-        if rows >= 1536:
-            return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-        if rows >= 384:
-            return ROW_WARPS_4_STAGES_3_COLUMNS_16
-        return ROW_WARPS_4_COLUMNS_16
+        if hidden <= 2048:
+            if rows >= 1536:
+                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+            if rows >= 384:
+                return ROW_WARPS_4_STAGES_3_COLUMNS_16
+            return ROW_WARPS_4_COLUMNS_16
+        if rows >= 160:
+            if rows >= 1536:
+                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+            return ROW_WARPS_4_COLUMNS_16
+        if rows >= 50:
+            return ROW_WARPS_4_COLUMNS_32
+        return ROW_WARPS_4_STAGES_2_COLUMNS_64
     if hidden <= 16384:
         if hidden <= 12287:
             if hidden <= 8192:
-                if hidden <= 4096:
-                    if rows >= 160:
-                        if rows >= 1536:
-                            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-                        return ROW_WARPS_4_COLUMNS_16
-                    if rows >= 50:
-                        return ROW_WARPS_4_COLUMNS_32
-                    return ROW_WARPS_4_COLUMNS_64
                 if rows >= 640:
                     return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
                 return ROW_WARPS_8_COLUMNS_64
@@ -2365,19 +2311,13 @@ def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
         if rows >= 20:
             return CLUSTER_2_WARPS_16_COLUMNS_128
         return CLUSTER_2_WARPS_16_COLUMNS_512
-    if hidden <= 28672:
-        if rows >= 220:
-            return SPLIT_8_4096_WARPS_32_PER_SM_1_DEPENDENT
-        if rows >= 20:
-            return SPLIT_8_WARPS_4_COLUMNS_32
-        return SPLIT_8_WARPS_4_COLUMNS_64
-    if rows >= 50:
-        if rows >= 100:
-            return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-        return CLUSTER_2_WARPS_16_COLUMNS_128
-    if rows >= 20:
-        return CLUSTER_2_WARPS_16_COLUMNS_256
-    return CLUSTER_2_WARPS_16_COLUMNS_512
+    if hidden <= 32768:
+        if rows >= 50:
+            return CLUSTER_4_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT
+        if rows >= 10:
+            return CLUSTER_4_WARPS_8_COLUMNS_256
+        return CLUSTER_4_WARPS_8_COLUMNS_512
+    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_no_dweight_batch_invariant_bfloat16(
@@ -2386,24 +2326,30 @@ def rms_norm_backward_no_dweight_batch_invariant_bfloat16(
 ) -> Config:
     if hidden <= 9216:
         if hidden <= 1536:
-            if hidden <= 256:
+            if hidden <= 320:
                 if hidden <= 128:
                     if hidden <= 64:
                         if rows >= 2:
                             return BLOCK_ROW_16_WARPS_4_COLUMNS_16
                         return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-                    return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-                if hidden <= 255:
-                    if rows >= 160:
+                    if rows >= 50:
+                        return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+                    return BLOCK_ROW_2_WARPS_1_COLUMNS_16
+                if hidden <= 256:
+                    if rows >= 6144:
                         return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+                    if rows >= 2:
+                        return BLOCK_ROW_2_WARPS_1_COLUMNS_16
                     return ROW_WARPS_1_COLUMNS_16
-                return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+                if rows >= 3072:
+                    return PERSISTENT_WARPS_1_STAGES_4_PER_SM_16_DEPENDENT
+                return ROW_WARPS_1_COLUMNS_16
             if hidden <= 512:
-                if hidden <= 320:
-                    if rows >= 3072:
-                        return PERSISTENT_WARPS_1_STAGES_4_PER_SM_16_DEPENDENT
-                    return ROW_WARPS_1_COLUMNS_16
-                return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+                if hidden <= 511:
+                    if rows >= 1536:
+                        return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+                    return ROW_WARPS_2_COLUMNS_16
+                return ROW_WARPS_2_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
         if hidden <= 8191:
             if hidden <= 4096:
@@ -2437,18 +2383,14 @@ def rms_norm_backward_no_dweight_batch_invariant_bfloat16(
             return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
         if hidden <= 15360:
             if hidden <= 13824:
-                if rows >= 6144:
-                    return PERSISTENT_WARPS_16_STAGES_3_PER_SM_16_DEPENDENT
                 if rows >= 160:
                     return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
                 return ROW_WARPS_16_COLUMNS_16
             return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        if rows >= 3072:
+            return PERSISTENT_WARPS_16_STAGES_3_PER_SM_16_DEPENDENT
         if rows >= 300:
-            if rows >= 3072:
-                return PERSISTENT_WARPS_16_STAGES_3_PER_SM_16_DEPENDENT
             return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
-        if rows >= 160:
-            return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
         return ROW_WARPS_16_COLUMNS_16
     if hidden <= 24575:
         if hidden <= 20480:
@@ -2469,115 +2411,95 @@ def rms_norm_backward_no_dweight_batch_invariant_float32(
     rows: int,
     hidden: int,
 ) -> Config:
-    if hidden <= 5120:
-        if hidden <= 1023:
-            if hidden <= 256:
-                if hidden <= 127:
-                    if hidden <= 64:
-                        if rows >= 2:
-                            return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-                        return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-                    if rows >= 20:
-                        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-                    return BLOCK_ROW_8_WARPS_4_COLUMNS_16
-                if hidden <= 128:
-                    return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-                return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+    if hidden <= 8192:
+        if hidden <= 2047:
             if hidden <= 512:
-                if hidden <= 511:
-                    return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-                if rows >= 2:
+                if hidden <= 128:
+                    if hidden <= 64:
+                        if rows >= 3072:
+                            return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+                        return BLOCK_ROW_4_WARPS_1_COLUMNS_16
+                    if rows >= 3072:
+                        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+                    return BLOCK_ROW_2_WARPS_1_COLUMNS_16
+                return ROW_WARPS_1_COLUMNS_16
+            if hidden <= 1024:
+                if hidden <= 1023:
+                    if rows >= 160:
+                        return ROW_WARPS_4_COLUMNS_16
+                    if rows >= 2:
+                        return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT
                     return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+                if rows >= 2:
+                    return BLOCK_ROW_2_WARPS_8_COLUMNS_16
                 return BLOCK_ROW_4_WARPS_8_COLUMNS_16
             if rows >= 160:
-                return ROW_WARPS_4_COLUMNS_16
+                return ROW_WARPS_8_COLUMNS_16
             if rows >= 2:
-                return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT
-            return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-        if hidden <= 2304:
-            if hidden <= 2047:
-                if hidden <= 1024:
-                    if rows >= 2:
-                        return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-                    return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-                if rows >= 160:
-                    return ROW_WARPS_8_COLUMNS_16
-                if rows >= 2:
+                return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
+            return BLOCK_ROW_2_WARPS_8_COLUMNS_16
+        if hidden <= 5120:
+            if hidden <= 4608:
+                if hidden <= 4096:
+                    if rows >= 160:
+                        return ROW_WARPS_8_COLUMNS_16
                     return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
-                return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-            if hidden <= 2048:
-                if rows >= 160:
-                    return ROW_WARPS_8_COLUMNS_16
-                return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
-            return SPLIT_2048_WARPS_8_STAGES_2_PER_SM_3_DEPENDENT
-        if hidden <= 4608:
-            if hidden <= 4096:
-                if rows >= 160:
-                    return ROW_WARPS_8_COLUMNS_16
-                return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
-            if rows >= 3072:
-                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_3_DEPENDENT
-            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT
-        if rows >= 220:
-            return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
-        if rows >= 20:
+                if rows >= 3072:
+                    return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_3_DEPENDENT
+                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT
+            if rows >= 220:
+                return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+            if rows >= 20:
+                return ROW_WARPS_16_COLUMNS_16
+            return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
+        if hidden <= 5632:
+            return PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT
+        if rows >= 50:
             return ROW_WARPS_16_COLUMNS_16
         return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
-    if hidden <= 12287:
-        if hidden <= 8704:
-            if hidden <= 7168:
-                if hidden <= 5632:
-                    return PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT
-                if rows >= 160:
-                    return ROW_WARPS_8_COLUMNS_16
-                return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
-            if hidden <= 8192:
-                if rows >= 50:
-                    return ROW_WARPS_16_COLUMNS_16
-                return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
-            if rows >= 160:
-                return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-            return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+    if hidden <= 13824:
         if hidden <= 10240:
             if hidden <= 9216:
+                if hidden <= 8704:
+                    if rows >= 160:
+                        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+                    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
                 if rows >= 8:
                     return SPLIT_1024_WARPS_8_PER_SM_2_DEPENDENT
                 return SPLIT_1024_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT
             if rows >= 160:
                 return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
             return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-        if rows >= 6144:
-            return PERSISTENT_WARPS_8_STAGES_2_PER_SM_16_DEPENDENT
-        if rows >= 540:
-            return PERSISTENT_WARPS_8_PER_SM_16_DEPENDENT
-        return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-    if hidden <= 20479:
-        if hidden <= 13824:
-            if hidden <= 12288:
+        if hidden <= 12288:
+            if hidden <= 12287:
                 if rows >= 3072:
-                    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-            if rows >= 300:
-                return PERSISTENT_WARPS_32_PER_SM_16_DEPENDENT
-            if rows >= 8:
-                return ROW_WARPS_32_COLUMNS_16
-            return PERSISTENT_WARPS_32_PER_SM_1_DEPENDENT
-        if hidden <= 16384:
-            return ROW_WARPS_16_COLUMNS_16
-        if rows >= 160:
+                    return PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT
+                if rows >= 540:
+                    return PERSISTENT_WARPS_16_PER_SM_2_DEPENDENT
+                return ROW_WARPS_16_COLUMNS_16
+            return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+        if rows >= 300:
+            return PERSISTENT_WARPS_32_PER_SM_16_DEPENDENT
+        if rows >= 8:
+            return ROW_WARPS_32_COLUMNS_16
+        return PERSISTENT_WARPS_32_PER_SM_1_DEPENDENT
+    if hidden <= 24575:
+        if hidden <= 20479:
+            if hidden <= 16384:
+                return ROW_WARPS_16_COLUMNS_16
+            if rows >= 160:
+                return SPLIT_8_WARPS_4_COLUMNS_32
+            if rows >= 100:
+                return SPLIT_8_4096_WARPS_32_PER_SM_1_DEPENDENT
             return SPLIT_8_WARPS_4_COLUMNS_32
+        if rows >= 160:
+            if rows >= 300:
+                return SPLIT_8_WARPS_4_COLUMNS_32
+            return SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT
         if rows >= 100:
-            return SPLIT_8_4096_WARPS_32_PER_SM_1_DEPENDENT
+            return SPLIT_8_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
         return SPLIT_8_WARPS_4_COLUMNS_32
     if hidden <= 28672:
-        if hidden <= 24575:
-            if rows >= 160:
-                if rows >= 300:
-                    return SPLIT_8_WARPS_4_COLUMNS_32
-                return SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT
-            if rows >= 100:
-                return SPLIT_8_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-            return SPLIT_8_WARPS_4_COLUMNS_32
         return CLUSTER_8_WARPS_4_COLUMNS_32
     return CLUSTER_8_WARPS_8_COLUMNS_32
 
@@ -2606,7 +2528,7 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
             if rows >= 5120:
                 return BLOCK_ROW_32_WARPS_8
             if hidden <= 127:
-                if rows >= 1536:
+                if rows >= 1030:
                     return BLOCK_ROW_4_WARPS_1
                 return BLOCK_ROW_2_WARPS_1
             if rows >= 2:
@@ -2718,15 +2640,17 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
             return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
         if hidden <= 32767:
             return ROW_WARPS_8
-        return PARTS_WARPS_16_PER_SM_2
+        return PARTS_WARPS_32_PER_SM_1
     if hidden <= 8192:
         return PARTS_WARPS_8_PER_SM_1
     if hidden <= 16384:
         return PARTS_WARPS_16_PER_SM_1
-    if rows >= 10:
+    if rows >= 12:
         if hidden <= 24576:
             return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
         return PARTS_WARPS_16_PER_SM_1
+    if hidden <= 20480:
+        return PARTS_WARPS_16_PER_SM_1_CHUNKS_2048
     return PARTS_WARPS_32_PER_SM_1
 
 
@@ -2740,11 +2664,13 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
             return BLOCK_ROW_4_WARPS_4
         return BLOCK_ROW_2_WARPS_1
     if hidden <= 256:
-        if rows >= 17408:
-            return BLOCK_ROW_8_WARPS_4
+        if rows >= 16384:
+            if hidden <= 180:
+                return BLOCK_ROW_8_WARPS_4
+            return BLOCK_ROW_8_WARPS_8
         if hidden <= 128:
             if rows >= 3:
-                if rows >= 576:
+                if rows >= 580:
                     if rows >= 5120:
                         return BLOCK_ROW_32_WARPS_8
                     return BLOCK_ROW_4_WARPS_4
@@ -2765,7 +2691,7 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
         return PARTS_WARPS_1_PER_SM_1
     if hidden <= 4096:
         if rows >= 50:
-            if rows >= 1536:
+            if rows >= 1792:
                 if hidden <= 3072:
                     if rows >= 4096:
                         if hidden <= 511:
@@ -2857,7 +2783,7 @@ def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
                         return BLOCK_ROW_32_WARPS_8
                     if rows >= 6144:
                         return BLOCK_ROW_32_WARPS_8
-                    if rows >= 1280:
+                    if rows >= 896:
                         return BLOCK_ROW_4_WARPS_1
                     return BLOCK_ROW_2_WARPS_1
                 if rows >= 6:
@@ -2940,7 +2866,7 @@ def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
 
 def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
     if hidden <= 1024:
-        if hidden <= 128:
+        if hidden <= 256:
             if hidden <= 90:
                 if hidden <= 64:
                     if rows >= 3072:
@@ -2949,33 +2875,25 @@ def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
                 if rows >= 6144:
                     return BLOCK_ROW_16_WARPS_4
                 return BLOCK_ROW_4_WARPS_4
-            if hidden <= 127:
-                if rows >= 3:
-                    if rows >= 11264:
-                        return BLOCK_ROW_16_WARPS_4
+            if hidden <= 128:
+                if rows >= 10:
+                    if rows >= 23552:
+                        return BLOCK_ROW_8_WARPS_4
+                    if rows >= 6144:
+                        return BLOCK_ROW_32_WARPS_8
                     return BLOCK_ROW_4_WARPS_4
+                if rows >= 3:
+                    return PARTS_WARPS_1_PER_SM_1
                 if rows >= 2:
                     return BLOCK_ROW_2_WARPS_2
                 return PARTS_WARPS_1_PER_SM_1
-            if rows >= 10:
-                if rows >= 11264:
-                    return BLOCK_ROW_8_WARPS_4
-                if rows >= 540:
-                    return BLOCK_ROW_4_WARPS_4
+            if rows >= 11264:
+                return BLOCK_ROW_4_WARPS_1
+            if rows >= 896:
                 return BLOCK_ROW_2_WARPS_1
-            if rows >= 3:
-                return PARTS_WARPS_1_PER_SM_1
-            if rows >= 2:
-                return BLOCK_ROW_2_WARPS_2
             return PARTS_WARPS_1_PER_SM_1
         if hidden <= 640:
             if hidden <= 512:
-                if rows >= 6144:
-                    if rows >= 46080:
-                        return BLOCK_ROW_2_WARPS_1
-                    return BLOCK_ROW_4_WARPS_1
-                if rows >= 896:
-                    return BLOCK_ROW_2_WARPS_1
                 return PARTS_WARPS_1_PER_SM_1
             return ROW_WARPS_2
         if hidden <= 1023:
@@ -2990,7 +2908,9 @@ def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
             return PARTS_WARPS_8_PER_SM_2
         if hidden <= 4096:
             if rows >= 896:
-                return PARTS_WARPS_8_PER_SM_1
+                if rows >= 3072:
+                    return PARTS_WARPS_8_PER_SM_1
+                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_4
             if rows >= 640:
                 return BLOCK_ROW_2_WARPS_8
             return PARTS_WARPS_8_PER_SM_2
@@ -3005,7 +2925,7 @@ def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
                 return PERSISTENT_WARPS_16_STAGES_4_PER_SM_16
             if rows >= 1536:
                 return PERSISTENT_WARPS_16_STAGES_4_PER_SM_8
-            if rows >= 384:
+            if rows >= 300:
                 return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
             return PARTS_WARPS_16_PER_SM_1
         if rows >= 50:

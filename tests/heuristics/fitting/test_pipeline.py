@@ -230,7 +230,7 @@ def test_only_the_newest_kernels_count(measure, penalty, spec: OperatorSpec, run
     found = fit(Evidence.from_measurements(old + measure(penalty, SHAPES), [before, run]))
     assert found.functions == fit(Evidence.from_measurements(measure(penalty, SHAPES), [run])).functions
     assert found.fingerprints == {"toy": "sha256:0"}
-    assert "sweep --stale" in found.notes[0]
+    assert "a sweep with --stale repeats them" in found.notes[0]
 
 
 def test_no_data(spec: OperatorSpec) -> None:

@@ -43,15 +43,15 @@ def test_the_list_is_what_the_script_draws_and_has_no_hidden_size_that_was_measu
 
 
 @pytest.mark.parametrize(
-    ("gpu", "name", "mean", "worst"),
+    ("gpu", "name", "timed", "mean", "worst"),
     [
-        ("nvidia_h200", "rms_norm_forward", 1.01, 1.15),
-        ("nvidia_h200", "rms_norm_backward", 1.02, 1.24),
-        ("nvidia_h100_80gb_hbm3", "rms_norm_forward", 1.01, 1.19),
-        ("nvidia_h100_80gb_hbm3", "rms_norm_backward", 1.02, 1.2),
+        ("nvidia_h200", "rms_norm_forward", 128, 1.01, 1.15),
+        ("nvidia_h200", "rms_norm_backward", 128, 1.02, 1.15),
+        ("nvidia_h100_80gb_hbm3", "rms_norm_forward", 128, 1.01, 1.19),
+        ("nvidia_h100_80gb_hbm3", "rms_norm_backward", 121, 1.02, 1.2),
     ],
 )
-def test_a_table_loses_little_there(gpu, name, mean, worst):
+def test_a_table_loses_little_there(gpu, name, timed, mean, worst):
     measured, spec = read_parquet(MEASURED / gpu / "unseen.parquet"), operator(name)
     recorded = load_recording(gpu.replace("_", "-")).select([name], ["bfloat16"]).frame
     assert not {*measured.frame["hidden"]} & {*recorded["hidden"][recorded["variant"] == ""]}
@@ -67,6 +67,7 @@ def test_a_table_loses_little_there(gpu, name, mean, worst):
         return next((loss for config in same if (loss := matrix.loss(index, config)) is not None), None)
 
     loss = of_configs(matrix, choices, [regret(index, choice) for index, choice in enumerate(choices)])
-    assert loss.problems == len(choices) == 128 and not loss.untimed
+    assert loss.problems == timed and loss.untimed == len(choices) - timed  # at the others the search timed others
+    assert len(choices) == 128
     assert loss.mean <= 1e6 * math.log(mean)
     assert loss.worst <= 1e6 * math.log(worst)
