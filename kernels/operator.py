@@ -388,7 +388,7 @@ def read_config(operator: str, text: str) -> Config:
 @cache
 def _import_specs() -> None:
     norms = "rms_norm", "fused_add_rms_norm", "rms_norm_gated", "rms_norm_quantize_fp8"
-    families = (*norms, "transpose_fp8", "qk_norm", "reduce_partials")
+    families = (*norms, "transpose_fp8", "qk_norm")
     for family in families:
         import_module(f"normtune.kernels.{family}.spec")
     # Whatever was imported before.

@@ -17,7 +17,7 @@ from normtune.errors import NormtuneError
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import KernelCall
 from normtune.kernels.calling import dispatch
-from normtune.kernels.calling.dispatch import LaunchRequest, TablelessRequest, recorded_requests
+from normtune.kernels.calling.dispatch import LaunchRequest, recorded_requests
 from normtune.kernels.calling.launcher import binary_of, calls_of, distinct_views, load
 from normtune.kernels.calling.layout import groups_of, with_rows
 from normtune.kernels.problem import MAX_ROWS
@@ -41,9 +41,7 @@ def load_all(call: Callable[[], Any]) -> int:
         call()
     ready: set[Hashable] = set()
     for request in requests:
-        calls, bounds, most, device = (
-            _of_table(request) if isinstance(request, LaunchRequest) else _without_table(request)
-        )
+        calls, bounds, most, device = _row_calls(request)
         for kernel_call in binaries(calls, bounds, most):
             if binary_of(kernel_call) not in ready:
                 load(kernel_call, device)
@@ -55,7 +53,7 @@ def load_all(call: Callable[[], Any]) -> int:
 _RowCalls = tuple[Callable[[int], Sequence[KernelCall]], Sequence[int], int, int | None]
 
 
-def _of_table(request: LaunchRequest) -> _RowCalls:
+def _row_calls(request: LaunchRequest) -> _RowCalls:
     spec, problem, tensors, scalars, mode, options, is_in_place = request
     there = distinct_views(tensors)
     first = next(iter(there.values()))
@@ -77,12 +75,6 @@ def _of_table(request: LaunchRequest) -> _RowCalls:
 
     bounds = sorted({-(-bound // groups) for bound in dispatch.row_bounds(spec, problem, first, mode)})
     return calls, bounds, MAX_ROWS // groups, dispatch.device_of(first)
-
-
-def _without_table(request: TablelessRequest) -> _RowCalls:
-    calls_of, tensors = request
-    device = dispatch.device_of(next(iter(tensors.values())))
-    return lambda rows: calls_of(tensors, rows)[0], [1], MAX_ROWS, device
 
 
 def binaries(calls: Callable[[int], Sequence[KernelCall]], bounds: Sequence[int], most: int) -> Iterator[KernelCall]:
@@ -194,7 +186,7 @@ def warmup(*arguments: Any, **named: Any) -> int:  # noqa: D417  (of the overloa
         function: a function of this package, a module, or any function that calls them, with tensors on a GPU.
         arguments, named: of the example, with at least one row, or two if rows are not contiguous. The function's
             writes in place are made.
-        hidden: length of a row, 1 to 1048576.
+        hidden: length of a row, 1 to 65536.
         dtype: of x: bfloat16, float16 or float32.
         device: a CUDA GPU.
         weight_dtype: of the weight; by default x's.
@@ -241,9 +233,9 @@ def _of_rms_norm(
         raise NormtuneError(f"device is {gpu}, but torch sees no GPU here: `normtune doctor` says why")
 
     def calls() -> None:
-        for needs in ((True, False), (True, True), (False, True)) if gradients else ((False, False),):
-            x = torch.ones(1, hidden, dtype=dtype, device=gpu, requires_grad=needs[0])
-            weight = torch.ones(hidden, dtype=weight_dtype or dtype, device=gpu, requires_grad=needs[1])
+        for is_trained in (False, True) if gradients else (False,):
+            x = torch.ones(1, hidden, dtype=dtype, device=gpu, requires_grad=gradients)
+            weight = torch.ones(hidden, dtype=weight_dtype or dtype, device=gpu, requires_grad=is_trained)
             with torch.set_grad_enabled(gradients):
                 with_gradients(rms_norm, x, weight, batch_invariant=batch_invariant)
 

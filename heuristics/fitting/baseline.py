@@ -43,11 +43,11 @@ class Incumbent:
 
     Attributes:
         choice: the config for a shape; None without an answer.
-        tree: the tree that is replaced, near which the new one stays; None if no table is replaced.
+        is_replaced: whether it is of the table that the new one replaces.
     """
 
     choice: Callable[[Shape], Config | None]
-    tree: Tree | None = None
+    is_replaced: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class Incumbents:
         """The baseline of one key; None if the table has no function for it."""
         rule = self.rule
         if rule:
-            return Incumbent(lambda shape: rule.choose(Problem.at(key, shape), target), None)
+            return Incumbent(lambda shape: rule.choose(Problem.at(key, shape), target))
         tree = next((self.trees[name] for name in key.names if name in self.trees), None)
         if tree is None:
             return None
-        return Incumbent(lambda shape: choose(tree, shape, axes_at(key)), tree if self.replaced else None)
+        return Incumbent(lambda shape: choose(tree, shape, axes_at(key)), self.replaced)
 
 
 def of_file(path: str | os.PathLike[str], replaced: bool = False) -> Incumbents:

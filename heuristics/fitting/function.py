@@ -7,8 +7,6 @@ First the optimum is found. Of the trees whose loss exceeds the optimum's by at 
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting import figures
 from normtune.heuristics.fitting.case import Case
@@ -17,15 +15,14 @@ from normtune.heuristics.fitting.guard import Guard
 from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
 from normtune.heuristics.fitting.result import FittedFunction
 from normtune.heuristics.regret.fixed_log import ratio
-from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, least_worst, losses
 from normtune.heuristics.solver.cross_validation import MAX_LEAVES, cross_validated, most_leaves
 from normtune.heuristics.solver.crossing import crossed, uncrossed
-from normtune.heuristics.solver.optimum import Optima, Sums
-from normtune.heuristics.solver.simplify import Old, cost_of, simplified
+from normtune.heuristics.solver.optimum import Optima
+from normtune.heuristics.solver.simplify import cost_of, simplified
 from normtune.heuristics.solver.strips import Strips
-from normtune.kernels.tablefile.tree import Tree, choose, configs_of, counted_leaves, distinct, leaves
+from normtune.kernels.tablefile.tree import Tree, configs_of, counted_leaves, distinct, leaves
 
 # The most leaves, and configs, in `_avoiding`: twice as many take half a minute on the recording grid.
 _MOST_TRIED = 64
@@ -152,20 +149,17 @@ def fit_function(case: Case, bound: int | None = None) -> FittedFunction:
         tree = case.given
     else:
         simplest = tree = simplified(optima, best.tree, best.budget)
-        if baseline and baseline.tree:
-            old = _old(conditions, legality, uncrossed(matrix, optima.axes, baseline.tree))
-            tree = simplified(optima, tree, best.budget, old)
         if baseline and guard:
             unguarded, (tree, kept) = tree, guard.guarded(conditions.in_bins, tree)
             if (known and known.figures.strict) or _is_beyond(case, guard, tree, bound):
                 strict = _nowhere_slower(case, guard, min(enough or most, most), most)
                 if strict is None:
                     tree, kept, advice = unguarded, 0, _avoiding(case, guard, most)
-                elif baseline.tree is None:
+                elif not baseline.is_replaced:
                     kept, (conditions, optima, count, tree) = 0, strict
                 else:  # a check cannot repeat conditions that come from a table that no longer exists
                     tree = strict[-1]
-            replacing = baseline.tree is not None and tree != simplest
+            replacing = baseline.is_replaced and tree != simplest
         tree = crossed(matrix, legality, tree)
     if known:
         decided = {name: getattr(known.figures, name) for name in _DECIDED}
@@ -270,23 +264,6 @@ def _avoiding(case: Case, guard: Guard, most: int) -> str:
             few = [f"--max-configs {options.max_configs}"] if options.max_configs else []
             return " ".join([f"--leaves {most}", *few])
     return ""
-
-
-def _old(conditions: Conditioned, legality: Legality, tree: Tree) -> Old:
-    matrix, in_bins = conditions.allowed, conditions.in_bins
-    weights, differs = matrix.weight.tolist(), np.zeros(in_bins.cost.shape, np.int64)
-    by_cell = np.moveaxis(differs, 0, -1)
-    columns = {config: number for number, config in enumerate(in_bins.configs)}
-    cost: int | None = None if any(legality.breaches(tree)) else 0
-    for index, shape in enumerate(matrix.problems):
-        answer = choose(tree, shape, matrix.axes)
-        cell = in_bins.cell(shape)
-        by_cell[cell] += weights[index]
-        if answer in columns:
-            differs[columns[answer]][cell] -= weights[index]
-        loss = matrix.assumed.loss(index, answer)
-        cost = None if cost is None or loss is None else cost + loss * weights[index]
-    return Old(tree, cost, Sums(differs))
 
 
 def _figures(conditions: Conditioned, optima: Optima, tree: Tree, asked: int) -> Figures:

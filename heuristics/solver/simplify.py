@@ -1,45 +1,24 @@
 """The simplest of the trees whose loss is within a budget.
 
-Simpler means, in this order: fewer leaves, fewer distinct configs (each is a binary that users compile), rounder
-thresholds, and configs and thresholds nearer to the replaced table.
-
-The partition is that of the optimum except for single moves: first thresholds move to rounder ones of the grid; then
-leaves take configs, and splits thresholds, of the old table, as long as this neither adds configs nor makes thresholds
-less round. Finally the old tree itself is taken if it is as simple.
+Simpler means, in this order: fewer leaves, fewer distinct configs (each is a binary that users compile), and rounder
+thresholds. The partition is that of the optimum, but single thresholds move to rounder ones of the grid.
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
 from normtune.heuristics.solver.grid import roundness
-from normtune.heuristics.solver.optimum import BARRED, Optima, Sums
+from normtune.heuristics.solver.optimum import BARRED, Optima
 from normtune.heuristics.solver.portfolio import fewest
 from normtune.kernels.box import Box
-from normtune.kernels.tablefile.tree import Leaf, Split, Tree, configs_of, distinct, leaves, nodes, walk
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, distinct, walk
 
 
-class Old(NamedTuple):
-    """The tree that is replaced.
-
-    Attributes:
-        tree: the tree.
-        cost: of the tree, as in `Optima`; None if it is not legal and timed everywhere.
-        differs: over the bins of the optima, the weight of the problems on which each config differs from the tree's.
-    """
-
-    tree: Tree
-    cost: int | None
-    differs: Sums
-
-
-def simplified(optima: Optima, tree: Tree, budget: int, old: Old | None = None) -> Tree:
+def simplified(optima: Optima, tree: Tree, budget: int) -> Tree:
     """Simplify a tree of the optima that costs at most `budget`, within this budget."""
-    tree = _fewer_configs(optima, tree, budget)
-    tree = _rounder(optima, tree, budget)
-    return tree if old is None else _nearer(optima, tree, budget, old)
+    return _rounder(optima, _fewer_configs(optima, tree, budget), budget)
 
 
 def cost_of(optima: Optima, tree: Tree) -> int | None:
@@ -136,44 +115,3 @@ def _rounder(optima: Optima, tree: Tree, budget: int) -> Tree:
         if not candidates:
             return tree
         tree = min(candidates)[-1]
-
-
-def _nearer(optima: Optima, tree: Tree, budget: int, old: Old) -> Tree:
-    """Move single configs and thresholds to those of the old tree, the largest approach first."""
-    configs = sorted(distinct(old.tree))
-    thresholds = sorted({(node.axis, node.threshold) for node in nodes(old.tree) if isinstance(node, Split)})
-
-    def moved(part: Tree) -> Iterator[Tree]:
-        if isinstance(part, Leaf):
-            yield from (Leaf(config) for config in configs if config != part.config)
-        else:
-            yield from (
-                part._replace(threshold=threshold)
-                for axis, threshold in thresholds
-                if axis == part.axis
-                and threshold != part.threshold
-                and roundness(threshold) <= roundness(part.threshold)
-            )
-
-    def distance(other: Tree) -> int:
-        answers = zip(boxes(optima, other), configs_of(other), strict=True)
-        return sum(int(old.differs.over(box)[optima.configs.index(config)]) for box, config in answers)
-
-    most, least = len(distinct(tree)), distance(tree)
-    while least:
-        candidates = [
-            (far, cost, number, other)
-            for number, other in enumerate(_variants(tree, moved))
-            if len(distinct(other)) <= most
-            and (cost := cost_of(optima, other)) is not None
-            and cost <= budget
-            and (far := distance(other)) < least
-        ]
-        if not candidates:
-            break
-        least, _, _, tree = min(candidates)
-    tree = _merged(tree)
-    as_plain = leaves(old.tree) <= leaves(tree) and len(distinct(old.tree)) <= most
-    if as_plain and _roughness(old.tree) <= _roughness(tree) and old.cost is not None and old.cost <= budget:
-        return old.tree
-    return tree

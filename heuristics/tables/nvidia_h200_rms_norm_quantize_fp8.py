@@ -3,16 +3,16 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:ad73fcee93f4ce6734dedb4f2efd6ef2bcdbff605f5b5cc83d7f1de69ec731ac
-#           (32477 measurements, 2026-11-28)
+# Data:     sha256:7bf68ad9641b1d9fcbdc5ce01fd52a3498d30f462f039a6166b47041c6d99217
+#           (24251 measurements, 2026-11-28)
 # Kernels:  rms_norm_quantize_fp8_block
-#           sha256:eea9c228e53f8c9182eccfc73644292e4677087a8495e05b6505b677f281c735
+#           sha256:e4e323866f988416b91387b5924fac506d59146ff545a4e5274b70a77cfb1460
 # Kernels:  rms_norm_quantize_fp8_row
-#           sha256:eea9c228e53f8c9182eccfc73644292e4677087a8495e05b6505b677f281c735
+#           sha256:e4e323866f988416b91387b5924fac506d59146ff545a4e5274b70a77cfb1460
 # Kernels:  rms_norm_quantize_fp8_static
-#           sha256:eea9c228e53f8c9182eccfc73644292e4677087a8495e05b6505b677f281c735
+#           sha256:e4e323866f988416b91387b5924fac506d59146ff545a4e5274b70a77cfb1460
 # Kernels:  rms_norm_quantize_fp8_transpose
-#           sha256:56cd86b45ebfc8074e01681a4a6f973e41eff68afd0907726d24e70051549163
+#           sha256:d71a7f58c3907e89692a850c254396b2d597ae101ac7baada7c634b174b9b153
 # Kernels:  transpose_fp8
 #           sha256:bc32fe07f15619f1a24de97865148046987341eaf7577dd9dc6be4e12495ac97
 # Regret:   rms_norm_quantize_fp8_block bfloat16: 33 leaves (of 40), 19 configs, mean
@@ -37,27 +37,28 @@
 #           %, worst cross-validated 83.39 %, costs 4.27 % (worst 61.2 %) beside
 #           rms_norm_quantize_fp8_row
 # Regret:   rms_norm_quantize_fp8_static bfloat16: 34 leaves (of 40), 22 configs, mean
-#           -0.01 %, plain mean 0.07 %, worst 5.8 %, means low by at most 0.23 %, within
-#           0.01 % of the best 34-leaf tree on this grid, cross-validated 1.91 %, plain
-#           cross-validated 2.08 %, worst cross-validated 15.49 %, extrapolated 1.79 %
+#           0.00 %, plain mean 0.08 %, worst 5.8 %, means low by at most 0.23 %, within
+#           0.01 % of the best 34-leaf tree on this grid, cross-validated 1.92 %, plain
+#           cross-validated 2.00 %, worst cross-validated 15.21 %, extrapolated 1.80 %
 # Regret:   rms_norm_quantize_fp8_static:batch_invariant bfloat16: 8 leaves, 7 configs,
-#           mean 6.61 %, plain mean 6.48 %, worst 49.5 %, means low by at most 0.23 %,
+#           mean 6.72 %, plain mean 6.55 %, worst 49.7 %, means low by at most 0.23 %,
 #           the best 8-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 11.81 %, plain cross-validated
-#           10.32 %, worst cross-validated 41.84 %, costs 6.62 % (worst 49.5 %) beside
+#           hidden size on this grid, cross-validated 11.25 %, plain cross-validated
+#           9.59 %, worst cross-validated 41.87 %, costs 6.72 % (worst 49.7 %) beside
 #           rms_norm_quantize_fp8_static
-# Regret:   rms_norm_quantize_fp8_transpose bfloat16: 29 leaves (of 40), 22 configs,
-#           mean 0.02 %, plain mean 0.06 %, worst 3.0 %, means low by at most 0.24 %,
-#           the best 29-leaf tree on this grid, cross-validated 1.94 %, plain
-#           cross-validated 1.97 %, worst cross-validated 31.24 %, extrapolated 4.32 %
-# Regret:   rms_norm_quantize_fp8_transpose:batch_invariant bfloat16: 31 leaves, 23
-#           configs, mean 3.90 %, plain mean 4.11 %, worst 29.5 %, means low by at most
-#           0.24 %, timed at 162 of 163 shapes; others estimated, plain mean at most
-#           4.13 %, the best 31-leaf tree of hidden, then rows, with one order of a
-#           row's sum a hidden size on this grid, cross-validated 16.78 %, plain
-#           cross-validated 20.00 %, worst cross-validated 156.12 %, costs 3.87 % (worst
-#           29.5 %) beside rms_norm_quantize_fp8_transpose on the 162 shapes with times
-#           of both, 1 more not timed
+# Regret:   rms_norm_quantize_fp8_transpose bfloat16: 31 leaves (of 40), 23 configs,
+#           mean 0.03 %, plain mean 0.09 %, worst 3.4 %, means low by at most 0.24 %,
+#           within 0.01 % of the best 31-leaf tree on this grid, cross-validated 1.38 %,
+#           plain cross-validated 1.30 %, worst cross-validated 21.76 %, extrapolated
+#           2.43 %
+# Regret:   rms_norm_quantize_fp8_transpose:batch_invariant bfloat16: 26 leaves, 17
+#           configs, mean 3.26 %, plain mean 3.71 %, worst 29.6 %, means low by at most
+#           0.27 %, timed at 149 of 163 shapes; others estimated, plain mean at most
+#           5.22 %, the best 26-leaf tree of hidden, then rows, with one order of a
+#           row's sum a hidden size on this grid, cross-validated 10.81 %, plain
+#           cross-validated 12.92 %, worst cross-validated 155.71 %, costs 3.22 % (worst
+#           29.6 %) beside rms_norm_quantize_fp8_transpose on the 149 shapes with times
+#           of both, 14 more not timed
 # Regret:   transpose_fp8 bfloat16: 20 leaves (of 40), 7 configs, mean -0.33 %, plain
 #           mean -0.31 %, worst 1.9 %, means low by at most 0.42 %, the best 20-leaf
 #           tree on this grid, cross-validated 1.10 %, plain cross-validated 1.14 %,
@@ -103,16 +104,16 @@
 # Format:   5
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:ad73fcee93f4ce6734dedb4f2efd6ef2bcdbff605f5b5cc83d7f1de69ec731ac",
-#           "measurements": 32477, "date": "2026-11-28"}, "kernels":
+#           "sha256:7bf68ad9641b1d9fcbdc5ce01fd52a3498d30f462f039a6166b47041c6d99217",
+#           "measurements": 24251, "date": "2026-11-28"}, "kernels":
 #           {"rms_norm_quantize_fp8_block":
-#           "sha256:eea9c228e53f8c9182eccfc73644292e4677087a8495e05b6505b677f281c735",
+#           "sha256:e4e323866f988416b91387b5924fac506d59146ff545a4e5274b70a77cfb1460",
 #           "rms_norm_quantize_fp8_row":
-#           "sha256:eea9c228e53f8c9182eccfc73644292e4677087a8495e05b6505b677f281c735",
+#           "sha256:e4e323866f988416b91387b5924fac506d59146ff545a4e5274b70a77cfb1460",
 #           "rms_norm_quantize_fp8_static":
-#           "sha256:eea9c228e53f8c9182eccfc73644292e4677087a8495e05b6505b677f281c735",
+#           "sha256:e4e323866f988416b91387b5924fac506d59146ff545a4e5274b70a77cfb1460",
 #           "rms_norm_quantize_fp8_transpose":
-#           "sha256:56cd86b45ebfc8074e01681a4a6f973e41eff68afd0907726d24e70051549163",
+#           "sha256:d71a7f58c3907e89692a850c254396b2d597ae101ac7baada7c634b174b9b153",
 #           "transpose_fp8":
 #           "sha256:bc32fe07f15619f1a24de97865148046987341eaf7577dd9dc6be4e12495ac97"},
 #           "command": {"recording": "nvidia-h200-rms-norm-quantize-fp8", "options":
@@ -143,29 +144,29 @@
 #           "worst_validated": 606448}, "beside": {"mean": 41814, "worst": 477626,
 #           "problems": 282, "bounded": 0}}, {"key": "rms_norm_quantize_fp8_static",
 #           "dtype": "bfloat16", "figures": {"leaves": 34, "asked": 40, "configs": 22,
-#           "loss": {"mean": -101, "plain": 676, "ninetieth": 8314, "worst": 56018,
-#           "problems": 159, "luck": 2283}, "gap": 30, "cross_validated": 18938,
-#           "plain_validated": 20602, "worst_validated": 143985, "extrapolated":
-#           17789}}, {"key": "rms_norm_quantize_fp8_static:batch_invariant", "dtype":
+#           "loss": {"mean": 3, "plain": 823, "ninetieth": 8893, "worst": 56314,
+#           "problems": 159, "luck": 2240}, "gap": 52, "cross_validated": 19039,
+#           "plain_validated": 19775, "worst_validated": 141629, "extrapolated":
+#           17885}}, {"key": "rms_norm_quantize_fp8_static:batch_invariant", "dtype":
 #           "bfloat16", "figures": {"leaves": 8, "asked": 8, "configs": 7, "loss":
-#           {"mean": 64042, "plain": 62800, "ninetieth": 137805, "worst": 401809,
-#           "problems": 159, "luck": 2283}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 111665,
-#           "plain_validated": 98213, "worst_validated": 349522}, "beside": {"mean":
-#           64142, "worst": 401809, "problems": 159, "bounded": 0}}, {"key":
+#           {"mean": 65059, "plain": 63457, "ninetieth": 145255, "worst": 403337,
+#           "problems": 159, "luck": 2240}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 106587,
+#           "plain_validated": 91578, "worst_validated": 349765}, "beside": {"mean":
+#           65055, "worst": 403337, "problems": 159, "bounded": 0}}, {"key":
 #           "rms_norm_quantize_fp8_transpose", "dtype": "bfloat16", "figures":
-#           {"leaves": 29, "asked": 40, "configs": 22, "loss": {"mean": 196, "plain":
-#           613, "ninetieth": 9708, "worst": 29339, "problems": 163, "luck": 2372},
-#           "gap": 0, "cross_validated": 19174, "plain_validated": 19554,
-#           "worst_validated": 271857, "extrapolated": 42293}}, {"key":
+#           {"leaves": 31, "asked": 40, "configs": 23, "loss": {"mean": 288, "plain":
+#           852, "ninetieth": 10088, "worst": 32985, "problems": 163, "luck": 2375},
+#           "gap": 17, "cross_validated": 13689, "plain_validated": 12948,
+#           "worst_validated": 196877, "extrapolated": 24027}}, {"key":
 #           "rms_norm_quantize_fp8_transpose:batch_invariant", "dtype": "bfloat16",
-#           "figures": {"leaves": 31, "asked": 31, "configs": 23, "loss": {"mean":
-#           38211, "plain": 40285, "ninetieth": 102730, "worst": 258264, "problems":
-#           162, "luck": 2384, "untimed": 1, "bound": 40448}, "gap": 0, "limits": " of
+#           "figures": {"leaves": 26, "asked": 26, "configs": 17, "loss": {"mean":
+#           32079, "plain": 36437, "ninetieth": 102730, "worst": 258941, "problems":
+#           149, "luck": 2605, "untimed": 14, "bound": 50854}, "gap": 0, "limits": " of
 #           hidden, then rows, with one order of a row's sum a hidden size",
-#           "cross_validated": 155111, "plain_validated": 182316, "worst_validated":
-#           940487}, "beside": {"mean": 38013, "worst": 258264, "problems": 162,
-#           "bounded": 1}}, {"key": "transpose_fp8", "dtype": "bfloat16", "figures":
+#           "cross_validated": 102631, "plain_validated": 121466, "worst_validated":
+#           938869}, "beside": {"mean": 31718, "worst": 258941, "problems": 149,
+#           "bounded": 14}}, {"key": "transpose_fp8", "dtype": "bfloat16", "figures":
 #           {"leaves": 20, "asked": 40, "configs": 7, "loss": {"mean": -3262, "plain":
 #           -3124, "ninetieth": 452, "worst": 18388, "problems": 91, "luck": 4187},
 #           "gap": 0, "cross_validated": 10957, "plain_validated": 11364,
@@ -177,7 +178,7 @@
 #           size", "cross_validated": -1406, "plain_validated": -772, "worst_validated":
 #           41469}, "beside": {"mean": 407, "worst": 20515, "problems": 91, "bounded":
 #           0}}], "body":
-#           "sha256:f68271ad04574a662f2ed391c0c1708416f8ac532d2c04f1d62aaa17fd32b834",
+#           "sha256:15cd0fca060baedb15aeae321579b780f25b5ced24ee91ca8c0bdfa6d2ddfa0b",
 #           "without_data": [["rms_norm_quantize_fp8_block", "float16", "bfloat16"],
 #           ["rms_norm_quantize_fp8_block", "float32", "bfloat16"],
 #           ["rms_norm_quantize_fp8_block:batch_invariant", "float16", "bfloat16"],
@@ -214,8 +215,6 @@ class QuantizeConfig(NamedTuple):
         programs_per_sm: size of the fixed grid, or of that of parts, programs a
             multiprocessor; 0 where the grid follows the rows.
         block_col: columns a chunk in split.
-        amax: how the maximum over all rows ends, none, atomic (one address) or reduce
-            (a value a program).
     """
 
     schedule: str
@@ -224,27 +223,22 @@ class QuantizeConfig(NamedTuple):
     num_stages: int = 1
     programs_per_sm: int = 0
     block_col: int = 0
-    amax: str = "none"
 
 
 class TransposingConfig(NamedTuple):
     """How a kernel is launched.
 
     Attributes:
-        schedule: tile (a program writes the tiles of its rows in both layouts), or row,
-            block_row, parts, persistent or split, each with the transposition as a
-            launch after it.
+        schedule: row, block_row (block_row rows a program), parts (several programs a
+            row, each writes a part), persistent (a fixed grid strides over the rows) or
+            split.
         block_row: rows a program holds at once.
         num_warps: warps a program.
-        num_stages: depth of the software pipeline of the row loop, or of the loop over
-            columns.
+        num_stages: depth of the software pipeline of the row loop.
         programs_per_sm: size of the fixed grid, or of that of parts, programs a
             multiprocessor; 0 where the grid follows the rows.
-        block_col: columns a tile in tile, a chunk in split.
-        amax: how the maximum over all rows ends, none, atomic (one address) or reduce
-            (a value a program).
-        transpose_row: rows of a tile of the launch that transposes; 0 where there is
-            none.
+        block_col: columns a chunk in split.
+        transpose_row: rows of a tile of the launch that transposes.
         transpose_col: columns of that tile.
         transpose_warps: warps of its programs.
     """
@@ -255,10 +249,9 @@ class TransposingConfig(NamedTuple):
     num_stages: int = 1
     programs_per_sm: int = 0
     block_col: int = 0
-    amax: str = "none"
-    transpose_row: int = 0
-    transpose_col: int = 0
-    transpose_warps: int = 0
+    transpose_row: int = 64
+    transpose_col: int = 64
+    transpose_warps: int = 4
 
 
 class TransposeConfig(NamedTuple):
@@ -275,12 +268,6 @@ class TransposeConfig(NamedTuple):
     num_warps: int = 4
 
 
-QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC = QuantizeConfig(
-    schedule="block_row",
-    block_row=2,
-    num_warps=1,
-    amax="atomic",
-)
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1 = QuantizeConfig(
     schedule="block_row",
     block_row=2,
@@ -290,12 +277,6 @@ QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2 = QuantizeConfig(
     schedule="block_row",
     block_row=2,
     num_warps=2,
-)
-QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC = QuantizeConfig(
-    schedule="block_row",
-    block_row=2,
-    num_warps=4,
-    amax="atomic",
 )
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4 = QuantizeConfig(
     schedule="block_row",
@@ -322,23 +303,15 @@ QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_4 = QuantizeConfig(
     block_row=8,
     num_warps=4,
 )
-QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_8_ATOMIC = QuantizeConfig(
+QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_8 = QuantizeConfig(
     schedule="block_row",
     block_row=8,
     num_warps=8,
-    amax="atomic",
 )
-QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_4_ATOMIC = QuantizeConfig(
+QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_4 = QuantizeConfig(
     schedule="block_row",
     block_row=16,
     num_warps=4,
-    amax="atomic",
-)
-QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16_ATOMIC = QuantizeConfig(
-    schedule="block_row",
-    block_row=16,
-    num_warps=16,
-    amax="atomic",
 )
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16 = QuantizeConfig(
     schedule="block_row",
@@ -350,62 +323,35 @@ QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1 = QuantizeConfig(
     num_warps=1,
     programs_per_sm=1,
 )
-QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC = QuantizeConfig(
+QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2 = QuantizeConfig(
     schedule="parts",
     num_warps=1,
     programs_per_sm=2,
-    amax="atomic",
 )
 QUANTIZE_PARTS_WARPS_2_PROGRAMS_PER_SM_1 = QuantizeConfig(
     schedule="parts",
     num_warps=2,
     programs_per_sm=1,
 )
-QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2_ATOMIC = QuantizeConfig(
-    schedule="parts",
-    num_warps=4,
-    programs_per_sm=2,
-    amax="atomic",
-)
 QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2 = QuantizeConfig(
     schedule="parts",
     num_warps=4,
     programs_per_sm=2,
-)
-QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC = QuantizeConfig(
-    schedule="parts",
-    num_warps=8,
-    programs_per_sm=1,
-    amax="atomic",
 )
 QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1 = QuantizeConfig(
     schedule="parts",
     num_warps=8,
     programs_per_sm=1,
 )
-QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_2_ATOMIC = QuantizeConfig(
+QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_2 = QuantizeConfig(
     schedule="parts",
     num_warps=8,
     programs_per_sm=2,
-    amax="atomic",
-)
-QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC = QuantizeConfig(
-    schedule="parts",
-    num_warps=16,
-    programs_per_sm=1,
-    amax="atomic",
 )
 QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1 = QuantizeConfig(
     schedule="parts",
     num_warps=16,
     programs_per_sm=1,
-)
-QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
-    schedule="persistent",
-    num_warps=1,
-    num_stages=4,
-    programs_per_sm=8,
-    amax="atomic",
 )
 QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8 = QuantizeConfig(
     schedule="persistent",
@@ -430,35 +376,17 @@ QUANTIZE_PERSISTENT_WARPS_4_PROGRAMS_PER_SM_8 = QuantizeConfig(
     num_warps=4,
     programs_per_sm=8,
 )
-QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2_ATOMIC = QuantizeConfig(
-    schedule="persistent",
-    num_warps=4,
-    num_stages=4,
-    programs_per_sm=2,
-    amax="atomic",
-)
 QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2 = QuantizeConfig(
     schedule="persistent",
     num_warps=4,
     num_stages=4,
     programs_per_sm=2,
 )
-QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
+QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8 = QuantizeConfig(
     schedule="persistent",
     num_warps=4,
     num_stages=4,
     programs_per_sm=8,
-    amax="atomic",
-)
-QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = (
-    QuantizeConfig(
-        schedule="persistent",
-        block_row=2,
-        num_warps=1,
-        num_stages=4,
-        programs_per_sm=8,
-        amax="atomic",
-    )
 )
 QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8 = QuantizeConfig(
     schedule="persistent",
@@ -467,41 +395,32 @@ QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8 = QuantizeCon
     num_stages=4,
     programs_per_sm=8,
 )
-QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
+QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_PROGRAMS_PER_SM_8 = QuantizeConfig(
     schedule="persistent",
     block_row=2,
     num_warps=2,
     programs_per_sm=8,
-    amax="atomic",
 )
-QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_ATOMIC = (
-    QuantizeConfig(
-        schedule="persistent",
-        block_row=2,
-        num_warps=2,
-        num_stages=3,
-        programs_per_sm=16,
-        amax="atomic",
-    )
+QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16 = QuantizeConfig(
+    schedule="persistent",
+    block_row=2,
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=16,
 )
-QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
+QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8 = QuantizeConfig(
     schedule="persistent",
     block_row=2,
     num_warps=4,
     programs_per_sm=8,
-    amax="atomic",
 )
-QUANTIZE_PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = (
-    QuantizeConfig(
-        schedule="persistent",
-        block_row=4,
-        num_warps=1,
-        num_stages=4,
-        programs_per_sm=8,
-        amax="atomic",
-    )
+QUANTIZE_PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8 = QuantizeConfig(
+    schedule="persistent",
+    block_row=4,
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=8,
 )
-QUANTIZE_ROW_WARPS_1_ATOMIC = QuantizeConfig(schedule="row", num_warps=1, amax="atomic")
 QUANTIZE_ROW_WARPS_1 = QuantizeConfig(schedule="row", num_warps=1)
 QUANTIZE_ROW_WARPS_4 = QuantizeConfig(schedule="row", num_warps=4)
 QUANTIZE_ROW_WARPS_8 = QuantizeConfig(schedule="row", num_warps=8)
@@ -516,12 +435,6 @@ QUANTIZE_SPLIT_WARPS_2_BLOCK_COL_1024 = QuantizeConfig(
     num_warps=2,
     block_col=1024,
 )
-QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC = QuantizeConfig(
-    schedule="split",
-    num_warps=4,
-    block_col=1024,
-    amax="atomic",
-)
 QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024 = QuantizeConfig(
     schedule="split",
     num_warps=4,
@@ -532,356 +445,194 @@ QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_4096 = QuantizeConfig(
     num_warps=4,
     block_col=4096,
 )
-QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC = QuantizeConfig(
-    schedule="split",
-    num_warps=8,
-    block_col=2048,
-    amax="atomic",
-)
 QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048 = QuantizeConfig(
     schedule="split",
     num_warps=8,
     block_col=2048,
-)
-QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC = QuantizeConfig(
-    schedule="split",
-    num_warps=16,
-    block_col=4096,
-    amax="atomic",
 )
 QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096 = QuantizeConfig(
     schedule="split",
     num_warps=16,
     block_col=4096,
 )
-TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_1 = TransposingConfig(
     schedule="block_row",
     block_row=2,
     num_warps=1,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
 )
-TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_2_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_2 = TransposingConfig(
     schedule="block_row",
     block_row=2,
     num_warps=2,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
 )
-TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4 = TransposingConfig(
     schedule="block_row",
     block_row=2,
     num_warps=4,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
 )
-TRANSPOSING_BLOCK_ROW_BLOCK_ROW_8_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    schedule="block_row",
-    block_row=8,
-    num_warps=4,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
-)
-TRANSPOSING_BLOCK_ROW_BLOCK_ROW_8_WARPS_4_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    schedule="block_row",
-    block_row=8,
-    num_warps=4,
-    amax="reduce",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
-)
-TRANSPOSING_BLOCK_ROW_BLOCK_ROW_16_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+TRANSPOSING_BLOCK_ROW_BLOCK_ROW_16_WARPS_8 = TransposingConfig(
     schedule="block_row",
     block_row=16,
     num_warps=8,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
 )
-TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+TRANSPOSING_BLOCK_ROW_BLOCK_ROW_32_WARPS_16 = TransposingConfig(
+    schedule="block_row",
+    block_row=32,
+    num_warps=16,
+)
+TRANSPOSING_PERSISTENT_WARPS_1_STAGES_3_PROGRAMS_PER_SM_16 = TransposingConfig(
     schedule="persistent",
     num_warps=1,
-    num_stages=4,
-    programs_per_sm=8,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
-)
-TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    schedule="persistent",
-    num_warps=1,
-    num_stages=4,
-    programs_per_sm=16,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
-)
-TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    schedule="persistent",
-    num_warps=1,
-    num_stages=4,
-    programs_per_sm=16,
-    amax="reduce",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
-)
-TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    schedule="persistent",
-    block_row=2,
-    num_warps=1,
-    num_stages=4,
-    programs_per_sm=8,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
-)
-TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    schedule="persistent",
-    block_row=2,
-    num_warps=2,
     num_stages=3,
     programs_per_sm=16,
-    amax="reduce",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
 )
-TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_4_PROGRAMS_PER_SM_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8 = TransposingConfig(
     schedule="persistent",
-    block_row=2,
-    num_warps=2,
+    num_warps=1,
     num_stages=4,
-    programs_per_sm=4,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
+    programs_per_sm=8,
 )
-TRANSPOSING_ROW_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = (
+TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8 = (
     TransposingConfig(
-        schedule="row",
+        schedule="persistent",
+        block_row=2,
         num_warps=1,
-        amax="atomic",
-        transpose_row=64,
-        transpose_col=64,
-        transpose_warps=4,
+        num_stages=4,
+        programs_per_sm=8,
     )
 )
-TRANSPOSING_ROW_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = (
+TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16 = (
     TransposingConfig(
-        schedule="row",
-        num_warps=4,
-        amax="atomic",
-        transpose_row=64,
-        transpose_col=64,
-        transpose_warps=4,
+        schedule="persistent",
+        block_row=2,
+        num_warps=1,
+        num_stages=4,
+        programs_per_sm=16,
     )
 )
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4 = (
+TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_4_PROGRAMS_PER_SM_4 = (
     TransposingConfig(
-        schedule="row",
-        num_warps=8,
-        amax="atomic",
-        transpose_row=32,
-        transpose_col=32,
-        transpose_warps=4,
+        schedule="persistent",
+        block_row=2,
+        num_warps=2,
+        num_stages=4,
+        programs_per_sm=4,
     )
 )
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_64_TRANSPOSE_WARPS_8 = (
+TRANSPOSING_PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8 = (
     TransposingConfig(
-        schedule="row",
-        num_warps=8,
-        amax="atomic",
-        transpose_row=32,
-        transpose_col=64,
-        transpose_warps=8,
+        schedule="persistent",
+        block_row=4,
+        num_warps=1,
+        num_stages=4,
+        programs_per_sm=8,
     )
 )
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_4 = (
+TRANSPOSING_PERSISTENT_BLOCK_ROW_4_WARPS_2_STAGES_4_PROGRAMS_PER_SM_8 = (
     TransposingConfig(
-        schedule="row",
-        num_warps=8,
-        amax="atomic",
-        transpose_row=32,
-        transpose_col=128,
-        transpose_warps=4,
+        schedule="persistent",
+        block_row=4,
+        num_warps=2,
+        num_stages=4,
+        programs_per_sm=8,
     )
 )
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = (
-    TransposingConfig(
-        schedule="row",
-        num_warps=8,
-        amax="atomic",
-        transpose_row=32,
-        transpose_col=128,
-        transpose_warps=8,
-    )
+TRANSPOSING_PERSISTENT_BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_8 = TransposingConfig(
+    schedule="persistent",
+    block_row=8,
+    num_warps=2,
+    programs_per_sm=8,
 )
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_2 = (
-    TransposingConfig(
-        schedule="row",
-        num_warps=8,
-        amax="atomic",
-        transpose_row=64,
-        transpose_col=128,
-        transpose_warps=2,
-    )
-)
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = (
-    TransposingConfig(
-        schedule="row",
-        num_warps=8,
-        amax="atomic",
-        transpose_row=64,
-        transpose_col=128,
-        transpose_warps=8,
-    )
-)
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_4 = (
-    TransposingConfig(
-        schedule="row",
-        num_warps=8,
-        amax="atomic",
-        transpose_row=64,
-        transpose_col=256,
-        transpose_warps=4,
-    )
-)
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8 = (
-    TransposingConfig(
-        schedule="row",
-        num_warps=8,
-        amax="atomic",
-        transpose_row=64,
-        transpose_col=256,
-        transpose_warps=8,
-    )
-)
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_32_TRANSPOSE_WARPS_8 = (
-    TransposingConfig(
-        schedule="row",
-        num_warps=8,
-        amax="atomic",
-        transpose_row=128,
-        transpose_col=32,
-        transpose_warps=8,
-    )
-)
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = (
-    TransposingConfig(
-        schedule="row",
-        num_warps=8,
-        amax="atomic",
-        transpose_row=128,
-        transpose_col=128,
-        transpose_warps=8,
-    )
-)
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_16 = TransposingConfig(
+TRANSPOSING_ROW_WARPS_1 = TransposingConfig(schedule="row", num_warps=1)
+TRANSPOSING_ROW_WARPS_4 = TransposingConfig(schedule="row", num_warps=4)
+TRANSPOSING_ROW_WARPS_8_TRANSPOSE_ROW_32_TRANSPOSE_COL_32 = TransposingConfig(
     schedule="row",
     num_warps=8,
-    amax="atomic",
-    transpose_row=128,
-    transpose_col=128,
+    transpose_row=32,
+    transpose_col=32,
+)
+TRANSPOSING_ROW_WARPS_8_TRANSPOSE_ROW_32_TRANSPOSE_WARPS_8 = TransposingConfig(
+    schedule="row",
+    num_warps=8,
+    transpose_row=32,
+    transpose_warps=8,
+)
+TRANSPOSING_ROW_WARPS_8_TRANSPOSE_ROW_32_TRANSPOSE_WARPS_16 = TransposingConfig(
+    schedule="row",
+    num_warps=8,
+    transpose_row=32,
     transpose_warps=16,
 )
-TRANSPOSING_ROW_WARPS_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = (
+TRANSPOSING_ROW_WARPS_8_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = (
     TransposingConfig(
         schedule="row",
-        num_warps=16,
-        amax="atomic",
-        transpose_row=64,
-        transpose_col=64,
-        transpose_warps=4,
+        num_warps=8,
+        transpose_row=32,
+        transpose_col=128,
+        transpose_warps=8,
     )
 )
-TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+TRANSPOSING_ROW_WARPS_8_TRANSPOSE_COL_128_TRANSPOSE_WARPS_2 = TransposingConfig(
+    schedule="row",
+    num_warps=8,
+    transpose_col=128,
+    transpose_warps=2,
+)
+TRANSPOSING_ROW_WARPS_8_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = TransposingConfig(
+    schedule="row",
+    num_warps=8,
+    transpose_col=128,
+    transpose_warps=8,
+)
+TRANSPOSING_ROW_WARPS_8_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8 = TransposingConfig(
+    schedule="row",
+    num_warps=8,
+    transpose_col=256,
+    transpose_warps=8,
+)
+TRANSPOSING_ROW_WARPS_8_TRANSPOSE_ROW_128_TRANSPOSE_COL_32_TRANSPOSE_WARPS_8 = (
+    TransposingConfig(
+        schedule="row",
+        num_warps=8,
+        transpose_row=128,
+        transpose_col=32,
+        transpose_warps=8,
+    )
+)
+TRANSPOSING_ROW_WARPS_8_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_16 = (
+    TransposingConfig(
+        schedule="row",
+        num_warps=8,
+        transpose_row=128,
+        transpose_col=128,
+        transpose_warps=16,
+    )
+)
+TRANSPOSING_ROW_WARPS_16 = TransposingConfig(schedule="row", num_warps=16)
+TRANSPOSING_SPLIT_WARPS_1_BLOCK_COL_2048 = TransposingConfig(
+    schedule="split",
+    num_warps=1,
+    block_col=2048,
+)
+TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024 = TransposingConfig(
     schedule="split",
     num_warps=4,
     block_col=1024,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
 )
-TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    schedule="split",
-    num_warps=4,
-    block_col=1024,
-    amax="reduce",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
-)
-TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048 = TransposingConfig(
     schedule="split",
     num_warps=8,
     block_col=2048,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
 )
-TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096 = TransposingConfig(
     schedule="split",
     num_warps=16,
     block_col=4096,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
 )
-TRANSPOSING_SPLIT_WARPS_32_BLOCK_COL_8192_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+TRANSPOSING_SPLIT_WARPS_32_BLOCK_COL_8192 = TransposingConfig(
     schedule="split",
     num_warps=32,
     block_col=8192,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
-)
-TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_BLOCK_COL_256_ATOMIC = TransposingConfig(
-    schedule="tile",
-    block_row=32,
-    num_warps=4,
-    block_col=256,
-    amax="atomic",
-)
-TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_STAGES_3_BLOCK_COL_256_ATOMIC = TransposingConfig(
-    schedule="tile",
-    block_row=32,
-    num_warps=4,
-    num_stages=3,
-    block_col=256,
-    amax="atomic",
-)
-TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_8_BLOCK_COL_128_ATOMIC = TransposingConfig(
-    schedule="tile",
-    block_row=32,
-    num_warps=8,
-    block_col=128,
-    amax="atomic",
-)
-TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC = TransposingConfig(
-    schedule="tile",
-    block_row=32,
-    num_warps=16,
-    block_col=256,
-    amax="atomic",
 )
 TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4 = TransposeConfig(
     block_row=32,
@@ -1097,32 +848,30 @@ def rms_norm_quantize_fp8_static_bfloat16(rows: int, hidden: int) -> QuantizeCon
                 if hidden <= 256:
                     if rows >= 8192:
                         if rows >= 32768:
-                            return QUANTIZE_PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
-                        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_4_ATOMIC
-                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16_ATOMIC
+                            return QUANTIZE_PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
+                        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_4
+                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16
                 if rows >= 5120:
                     if hidden <= 1023:
-                        return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
+                        return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
                     if hidden <= 2047:
-                        return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
-                    return (
-                        QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_PROGRAMS_PER_SM_8_ATOMIC
-                    )
+                        return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
+                    return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_PROGRAMS_PER_SM_8
                 if hidden <= 512:
-                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_8_ATOMIC
+                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_8
                 if hidden <= 1024:
-                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC
-                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
-            return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC
+                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
+                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
+            return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2
         if hidden <= 1023:
-            return QUANTIZE_ROW_WARPS_1_ATOMIC
+            return QUANTIZE_ROW_WARPS_1
         if hidden <= 1024:
             if rows >= 40:
-                return QUANTIZE_ROW_WARPS_1_ATOMIC
-            return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC
+                return QUANTIZE_ROW_WARPS_1
+            return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2
         if rows >= 2:
-            return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC
-        return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2_ATOMIC
+            return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2
+        return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2
     if hidden <= 8192:
         if rows >= 100:
             if rows >= 192:
@@ -1130,36 +879,36 @@ def rms_norm_quantize_fp8_static_bfloat16(rows: int, hidden: int) -> QuantizeCon
                     if rows >= 384:
                         if rows >= 32768:
                             if hidden <= 2944:
-                                return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
-                            return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_ATOMIC
-                        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
-                    return QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC
+                                return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8
+                            return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16
+                        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
+                    return QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1
                 if rows >= 896:
                     if hidden <= 4096:
                         if rows >= 2560:
-                            if rows >= 10240:
-                                return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8_ATOMIC
-                            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
-                        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
+                            if rows >= 11264:
+                                return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8
+                            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
+                        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
                     if hidden <= 8191:
-                        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
+                        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
                     if rows >= 2304:
-                        return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2_ATOMIC
-                    return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2_ATOMIC
-                return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC
-            return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_2_ATOMIC
+                        return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2
+                    return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2
+                return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+            return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_2
         if hidden <= 2944:
-            return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC
+            return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1
         if hidden <= 4096:
-            return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2_ATOMIC
+            return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2
         if rows >= 40:
             if hidden <= 5632:
-                return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC
-            return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_2_ATOMIC
-        return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC
+                return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
+            return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_2
+        return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1
     if rows >= 192:
-        return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC
-    return QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC
+        return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
+    return QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1
 
 
 def rms_norm_quantize_fp8_static_batch_invariant_bfloat16(
@@ -1169,81 +918,91 @@ def rms_norm_quantize_fp8_static_batch_invariant_bfloat16(
     if hidden <= 2047:
         if hidden <= 1023:
             if hidden <= 256:
-                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16_ATOMIC
-            return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
+                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16
+            return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
         if hidden <= 1024:
-            return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
-        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
+            return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
+        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
     if hidden <= 4096:
         if hidden <= 2048:
-            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
-        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
+            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
+        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
     if hidden <= 8192:
-        return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC
-    return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC
+        return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+    return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
 
 
 def rms_norm_quantize_fp8_transpose_bfloat16(
     rows: int,
     hidden: int,
 ) -> TransposingConfig:
-    if hidden <= 256:
-        if rows >= 32:
-            return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_BLOCK_COL_256_ATOMIC
-        return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC
     if hidden <= 2048:
-        if rows >= 1024:
-            if hidden <= 1023:
-                if rows >= 4096:
-                    if rows >= 5120:
-                        if hidden <= 511:
-                            return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_8_BLOCK_COL_128_ATOMIC
+        if rows >= 512:
+            if rows >= 8192:
+                if hidden <= 1023:
+                    if rows >= 84992:
+                        if hidden <= 512:
+                            return TRANSPOSING_PERSISTENT_BLOCK_ROW_4_WARPS_2_STAGES_4_PROGRAMS_PER_SM_8
+                        return (
+                            TRANSPOSING_PERSISTENT_WARPS_1_STAGES_3_PROGRAMS_PER_SM_16
+                        )
+                    if hidden <= 256:
                         if rows >= 65536:
-                            return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_BLOCK_COL_256_ATOMIC
-                        return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                    return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC
-                return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                            return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16
+                        return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_16_WARPS_8
+                    if hidden <= 511:
+                        if rows >= 32768:
+                            return TRANSPOSING_PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
+                        return (
+                            TRANSPOSING_PERSISTENT_BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_8
+                        )
+                    return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
+                return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
+            if hidden <= 256:
+                if rows >= 2048:
+                    return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_32_WARPS_16
+                return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
             if hidden <= 1024:
-                if rows >= 65536:
-                    return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_STAGES_3_BLOCK_COL_256_ATOMIC
-                return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            if rows >= 11264:
-                return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
+            return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
         if hidden <= 512:
-            return TRANSPOSING_ROW_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            return TRANSPOSING_ROW_WARPS_1
         if hidden <= 1536:
             if rows >= 2:
-                return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4
-            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_64_TRANSPOSE_WARPS_8
-        if hidden <= 2047:
-            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_32_TRANSPOSE_WARPS_8
-        return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
-    if rows >= 128:
-        if hidden <= 8191:
-            if rows >= 512:
-                if rows >= 65536:
-                    if hidden <= 2944:
-                        return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                    if hidden <= 3072:
-                        return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_4_PROGRAMS_PER_SM_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                    if hidden <= 4095:
-                        return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                    return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_4
-                return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_ROW_32_TRANSPOSE_COL_32
+            return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_ROW_32_TRANSPOSE_WARPS_8
+        if rows >= 8:
+            return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_ROW_128_TRANSPOSE_COL_32_TRANSPOSE_WARPS_8
+        return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_ROW_32_TRANSPOSE_COL_32
+    if rows >= 100:
         if hidden <= 14336:
-            if rows >= 1280:
-                return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            if hidden <= 8192:
-                return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
-            return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-        return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            if rows >= 512:
+                if hidden <= 8191:
+                    if rows >= 50176:
+                        if hidden <= 2944:
+                            return TRANSPOSING_SPLIT_WARPS_1_BLOCK_COL_2048
+                        if hidden <= 3072:
+                            return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_4_PROGRAMS_PER_SM_4
+                        if hidden <= 4095:
+                            return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
+                        return (
+                            TRANSPOSING_ROW_WARPS_8_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
+                        )
+                    return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024
+                if rows >= 3072:
+                    return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048
+                if hidden <= 8192:
+                    return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
+                return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096
+            if hidden <= 6144:
+                return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048
+            return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096
+        return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096
     if hidden <= 4096:
-        return TRANSPOSING_ROW_WARPS_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+        return TRANSPOSING_ROW_WARPS_16
     if hidden <= 8192:
-        return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-    return TRANSPOSING_SPLIT_WARPS_32_BLOCK_COL_8192_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+        return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096
+    return TRANSPOSING_SPLIT_WARPS_32_BLOCK_COL_8192
 
 
 def rms_norm_quantize_fp8_transpose_batch_invariant_bfloat16(
@@ -1251,66 +1010,60 @@ def rms_norm_quantize_fp8_transpose_batch_invariant_bfloat16(
     hidden: int,
 ) -> TransposingConfig:
     if hidden <= 2047:
-        if hidden <= 1023:
+        if hidden <= 1024:
             if hidden <= 511:
                 if hidden <= 256:
-                    return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_BLOCK_COL_256_ATOMIC
-                return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_16_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                    if rows >= 131072:
+                        return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
+                    if rows >= 32768:
+                        return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16
+                    return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
+                return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_16_WARPS_8
             if hidden <= 512:
-                if rows >= 32768:
-                    return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_8_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                if rows >= 8192:
-                    return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_8_WARPS_4_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_8_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            if rows >= 8192:
-                if rows >= 32768:
-                    return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            if rows >= 2048:
-                return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-        if hidden <= 1280:
-            if hidden <= 1024:
-                return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_2_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                if rows >= 131072:
+                    return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16
+                return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
+            return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
         if hidden <= 1536:
+            if hidden <= 1280:
+                return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
             if rows >= 2048:
                 if rows >= 32768:
-                    return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_16
-                return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
+                    return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_16
+                return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
             if rows >= 8:
-                return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
-            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_64_TRANSPOSE_WARPS_8
+                return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
+            return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_ROW_32_TRANSPOSE_WARPS_8
         if rows >= 8192:
-            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_2
-        return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_32_TRANSPOSE_WARPS_8
-    if hidden <= 4095:
-        if hidden <= 2944:
-            if hidden <= 2048:
-                return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            if rows >= 128:
-                return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            if rows >= 2:
-                return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-        if hidden <= 3072:
-            return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-        return TRANSPOSING_ROW_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-    if hidden <= 6144:
-        if hidden <= 4096:
-            if rows >= 512:
-                return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
-            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_4
-        return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_COL_128_TRANSPOSE_WARPS_2
+        if rows >= 512:
+            return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
+        return (
+            TRANSPOSING_ROW_WARPS_8_TRANSPOSE_ROW_128_TRANSPOSE_COL_32_TRANSPOSE_WARPS_8
+        )
+    if hidden <= 4096:
+        if hidden <= 4095:
+            if hidden <= 3072:
+                return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024
+            return TRANSPOSING_ROW_WARPS_4
+        if rows >= 512:
+            return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
+        if rows >= 128:
+            return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
+        return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_ROW_32_TRANSPOSE_WARPS_16
     if hidden <= 8192:
+        if hidden <= 6144:
+            return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048
+        if rows >= 2048:
+            if rows >= 8192:
+                return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
+            return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
         if rows >= 32:
-            if rows >= 2048:
-                return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
-            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
-        if rows >= 8:
-            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
-        return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4
-    return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            return TRANSPOSING_ROW_WARPS_8_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
+        return (
+            TRANSPOSING_ROW_WARPS_8_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
+        )
+    return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096
 
 
 def transpose_fp8_bfloat16(rows: int, hidden: int) -> TransposeConfig:

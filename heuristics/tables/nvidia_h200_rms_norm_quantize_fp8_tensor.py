@@ -3,21 +3,23 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:ebbbe5c9a05fc49c571cb8027a075ffdf4602a65bbd445ab8efce8ccc5210f1c
-#           (2385 measurements, 2026-11-28)
+# Data:     sha256:e36ec436c6f0b0cecaf0aa6d36d5e2fef46184f4f732ae7d4bd405ae4d58574e
+#           (1791 measurements, 2026-11-28)
 # Kernels:  rms_norm_quantize_fp8_tensor
-#           sha256:eea9c228e53f8c9182eccfc73644292e4677087a8495e05b6505b677f281c735
-# Regret:   rms_norm_quantize_fp8_tensor bfloat16: 36 leaves (of 40), 24 configs, mean
-#           0.30 %, plain mean 0.53 %, worst 8.1 %, means low by at most 0.06 %, within
-#           0.02 % of the best 36-leaf tree on this grid, cross-validated 2.70 %, plain
-#           cross-validated 2.98 %, worst cross-validated 33.95 %, extrapolated 9.48 %
+#           sha256:e4e323866f988416b91387b5924fac506d59146ff545a4e5274b70a77cfb1460
+# Regret:   rms_norm_quantize_fp8_tensor bfloat16: 38 leaves (of 40), 25 configs, mean
+#           0.36 %, plain mean 0.56 %, worst 11.6 %, means low by at most 0.06 %, within
+#           0.02 % of the best 38-leaf tree on this grid, cross-validated 6.18 %, plain
+#           cross-validated 8.96 %, worst cross-validated 36.99 %, extrapolated 31.20 %
 # Regret:   rms_norm_quantize_fp8_tensor:batch_invariant bfloat16: 7 leaves, 6 configs,
-#           mean 10.15 %, plain mean 12.90 %, worst 165.0 %, means low by at most 0.06
-#           %, the best 7-leaf tree of hidden, then rows, with one order of a row's sum
-#           a hidden size on this grid, cross-validated 26.75 %, plain cross-validated
-#           29.34 %, worst cross-validated 659.05 %, costs 9.82 % (worst 165.7 %) beside
-#           rms_norm_quantize_fp8_tensor
-# Searched: rms_norm_quantize_fp8_tensor bfloat16: plane, 2 % of 104007 configs
+#           mean 11.25 %, plain mean 14.97 %, worst 166.4 %, means low by at most 0.06
+#           %, timed at 106 of 111 shapes; others estimated, plain mean at most 15.24 %,
+#           the best 7-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 30.54 %, plain cross-validated
+#           35.96 %, worst cross-validated 260.56 %, costs 10.84 % (worst 166.4 %)
+#           beside rms_norm_quantize_fp8_tensor on the 106 shapes with times of both, 5
+#           more not timed
+# Searched: rms_norm_quantize_fp8_tensor bfloat16: plane, 1 % of 104007 configs
 # Shared:   rms_norm_quantize_fp8_tensor float16: uses bfloat16, as it has no data of
 #           its own
 # Shared:   rms_norm_quantize_fp8_tensor float32: uses bfloat16, as it has no data of
@@ -29,31 +31,32 @@
 # Format:   5
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:ebbbe5c9a05fc49c571cb8027a075ffdf4602a65bbd445ab8efce8ccc5210f1c",
-#           "measurements": 2385, "date": "2026-11-28"}, "kernels":
+#           "sha256:e36ec436c6f0b0cecaf0aa6d36d5e2fef46184f4f732ae7d4bd405ae4d58574e",
+#           "measurements": 1791, "date": "2026-11-28"}, "kernels":
 #           {"rms_norm_quantize_fp8_tensor":
-#           "sha256:eea9c228e53f8c9182eccfc73644292e4677087a8495e05b6505b677f281c735"},
+#           "sha256:e4e323866f988416b91387b5924fac506d59146ff545a4e5274b70a77cfb1460"},
 #           "command": {"recording": "nvidia-h200-rms-norm-quantize-fp8-tensor",
 #           "options": {"leaves": 40, "batch_invariant": true}, "out":
 #           "nvidia_h200_rms_norm_quantize_fp8_tensor.py"}, "functions": [{"key":
 #           "rms_norm_quantize_fp8_tensor", "dtype": "bfloat16", "figures": {"leaves":
-#           36, "asked": 40, "configs": 24, "loss": {"mean": 2971, "plain": 5244,
-#           "ninetieth": 18922, "worst": 77654, "problems": 111, "luck": 541}, "gap":
-#           136, "cross_validated": 26625, "plain_validated": 29337, "worst_validated":
-#           292296, "extrapolated": 90607}}, {"key":
+#           38, "asked": 40, "configs": 25, "loss": {"mean": 3637, "plain": 5585,
+#           "ninetieth": 22040, "worst": 110122, "problems": 111, "luck": 568}, "gap":
+#           195, "cross_validated": 59958, "plain_validated": 85809, "worst_validated":
+#           314754, "extrapolated": 271546}}, {"key":
 #           "rms_norm_quantize_fp8_tensor:batch_invariant", "dtype": "bfloat16",
-#           "figures": {"leaves": 7, "asked": 7, "configs": 6, "loss": {"mean": 96653,
-#           "plain": 121317, "ninetieth": 271060, "worst": 974455, "problems": 111,
-#           "luck": 541}, "gap": 0, "limits": " of hidden, then rows, with one order of
-#           a row's sum a hidden size", "cross_validated": 237035, "plain_validated":
-#           257241, "worst_validated": 2026900}, "beside": {"mean": 93681, "worst":
-#           977196, "problems": 111, "bounded": 0}}], "body":
-#           "sha256:245362b37dd57d3769d7d840d09861c5713852358381699d62cc483ce34fa813",
+#           "figures": {"leaves": 7, "asked": 7, "configs": 6, "loss": {"mean": 106583,
+#           "plain": 139499, "ninetieth": 314754, "worst": 979916, "problems": 106,
+#           "luck": 573, "untimed": 5, "bound": 141808}, "gap": 0, "limits": " of
+#           hidden, then rows, with one order of a row's sum a hidden size",
+#           "cross_validated": 266494, "plain_validated": 307223, "worst_validated":
+#           1282501}, "beside": {"mean": 102925, "worst": 979916, "problems": 106,
+#           "bounded": 5}}], "body":
+#           "sha256:6ed95e5ab666353ced199ebf2fafba5260d29192f423266e4f19013d398257c4",
 #           "without_data": [["rms_norm_quantize_fp8_tensor", "float16", "bfloat16"],
 #           ["rms_norm_quantize_fp8_tensor", "float32", "bfloat16"],
 #           ["rms_norm_quantize_fp8_tensor:batch_invariant", "float16", "bfloat16"],
 #           ["rms_norm_quantize_fp8_tensor:batch_invariant", "float32", "bfloat16"]],
-#           "searched": ["rms_norm_quantize_fp8_tensor bfloat16: plane, 2 % of 104007
+#           "searched": ["rms_norm_quantize_fp8_tensor bfloat16: plane, 1 % of 104007
 #           configs"]}
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
@@ -75,8 +78,6 @@ class Config(NamedTuple):
         programs_per_sm: size of the fixed grid, or of that of parts, programs a
             multiprocessor; 0 where the grid follows the rows.
         block_col: columns a chunk in split.
-        amax: how the maximum over all rows ends, none, atomic (one address) or reduce
-            (a value a program).
     """
 
     schedule: str
@@ -85,262 +86,190 @@ class Config(NamedTuple):
     num_stages: int = 1
     programs_per_sm: int = 0
     block_col: int = 0
-    amax: str = "none"
 
 
-BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC = Config(
-    schedule="block_row",
-    block_row=2,
-    num_warps=1,
-    amax="atomic",
-)
-BLOCK_ROW_BLOCK_ROW_2_WARPS_2_ATOMIC = Config(
-    schedule="block_row",
-    block_row=2,
-    num_warps=2,
-    amax="atomic",
-)
-BLOCK_ROW_BLOCK_ROW_4_WARPS_4_ATOMIC = Config(
-    schedule="block_row",
-    block_row=4,
-    num_warps=4,
-    amax="atomic",
-)
-BLOCK_ROW_BLOCK_ROW_8_WARPS_4_ATOMIC = Config(
-    schedule="block_row",
-    block_row=8,
-    num_warps=4,
-    amax="atomic",
-)
-BLOCK_ROW_BLOCK_ROW_16_WARPS_8_ATOMIC = Config(
-    schedule="block_row",
-    block_row=16,
-    num_warps=8,
-    amax="atomic",
-)
-BLOCK_ROW_BLOCK_ROW_16_WARPS_16_ATOMIC = Config(
+BLOCK_ROW_BLOCK_ROW_2_WARPS_1 = Config(schedule="block_row", block_row=2, num_warps=1)
+BLOCK_ROW_BLOCK_ROW_2_WARPS_2 = Config(schedule="block_row", block_row=2, num_warps=2)
+BLOCK_ROW_BLOCK_ROW_2_WARPS_4 = Config(schedule="block_row", block_row=2, num_warps=4)
+BLOCK_ROW_BLOCK_ROW_4_WARPS_4 = Config(schedule="block_row", block_row=4, num_warps=4)
+BLOCK_ROW_BLOCK_ROW_8_WARPS_1 = Config(schedule="block_row", block_row=8, num_warps=1)
+BLOCK_ROW_BLOCK_ROW_16_WARPS_16 = Config(
     schedule="block_row",
     block_row=16,
     num_warps=16,
-    amax="atomic",
 )
-BLOCK_ROW_BLOCK_ROW_32_WARPS_4_ATOMIC = Config(
-    schedule="block_row",
-    block_row=32,
-    num_warps=4,
-    amax="atomic",
-)
-BLOCK_ROW_BLOCK_ROW_32_WARPS_8_ATOMIC = Config(
-    schedule="block_row",
-    block_row=32,
-    num_warps=8,
-    amax="atomic",
-)
-BLOCK_ROW_BLOCK_ROW_32_WARPS_16_ATOMIC = Config(
+BLOCK_ROW_BLOCK_ROW_32_WARPS_4 = Config(schedule="block_row", block_row=32, num_warps=4)
+BLOCK_ROW_BLOCK_ROW_32_WARPS_8 = Config(schedule="block_row", block_row=32, num_warps=8)
+BLOCK_ROW_BLOCK_ROW_32_WARPS_16 = Config(
     schedule="block_row",
     block_row=32,
     num_warps=16,
-    amax="atomic",
 )
-PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC = Config(
+PARTS_WARPS_1_PROGRAMS_PER_SM_2 = Config(
     schedule="parts",
     num_warps=1,
     programs_per_sm=2,
-    amax="atomic",
 )
-PARTS_WARPS_4_PROGRAMS_PER_SM_1_ATOMIC = Config(
+PARTS_WARPS_4_PROGRAMS_PER_SM_2 = Config(
     schedule="parts",
     num_warps=4,
-    programs_per_sm=1,
-    amax="atomic",
+    programs_per_sm=2,
 )
-PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC = Config(
+PARTS_WARPS_8_PROGRAMS_PER_SM_1 = Config(
     schedule="parts",
     num_warps=8,
     programs_per_sm=1,
-    amax="atomic",
 )
-PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC = Config(
+PARTS_WARPS_16_PROGRAMS_PER_SM_1 = Config(
     schedule="parts",
     num_warps=16,
     programs_per_sm=1,
-    amax="atomic",
 )
-PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = Config(
+PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8 = Config(
     schedule="persistent",
     num_warps=1,
     num_stages=4,
     programs_per_sm=8,
-    amax="atomic",
 )
-PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16_ATOMIC = Config(
+PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16 = Config(
     schedule="persistent",
     num_warps=1,
     num_stages=4,
     programs_per_sm=16,
-    amax="atomic",
 )
-PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16_ATOMIC = Config(
+PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_16 = Config(
     schedule="persistent",
-    block_row=2,
-    num_warps=1,
+    num_warps=4,
     num_stages=4,
     programs_per_sm=16,
-    amax="atomic",
 )
-PERSISTENT_BLOCK_ROW_2_WARPS_2_PROGRAMS_PER_SM_8_ATOMIC = Config(
+PERSISTENT_BLOCK_ROW_2_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2 = Config(
     schedule="persistent",
     block_row=2,
-    num_warps=2,
-    programs_per_sm=8,
-    amax="atomic",
-)
-PERSISTENT_BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_16_ATOMIC = Config(
-    schedule="persistent",
-    block_row=4,
-    num_warps=2,
-    programs_per_sm=16,
-    amax="atomic",
-)
-PERSISTENT_BLOCK_ROW_4_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2_ATOMIC = Config(
-    schedule="persistent",
-    block_row=4,
     num_warps=4,
     num_stages=4,
     programs_per_sm=2,
-    amax="atomic",
 )
-PERSISTENT_BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_16_ATOMIC = Config(
+PERSISTENT_BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_16 = Config(
     schedule="persistent",
-    block_row=32,
-    num_warps=4,
+    block_row=4,
+    num_warps=1,
     programs_per_sm=16,
-    amax="atomic",
 )
-ROW_WARPS_8_ATOMIC = Config(schedule="row", num_warps=8, amax="atomic")
-SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC = Config(
-    schedule="split",
-    num_warps=4,
-    block_col=1024,
-    amax="atomic",
+PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_16 = Config(
+    schedule="persistent",
+    block_row=4,
+    num_warps=1,
+    num_stages=3,
+    programs_per_sm=16,
 )
-SPLIT_WARPS_8_BLOCK_COL_1024_ATOMIC = Config(
-    schedule="split",
-    num_warps=8,
-    block_col=1024,
-    amax="atomic",
-)
-SPLIT_WARPS_8_BLOCK_COL_4096_ATOMIC = Config(
-    schedule="split",
-    num_warps=8,
-    block_col=4096,
-    amax="atomic",
-)
-SPLIT_WARPS_16_BLOCK_COL_4096_REDUCE = Config(
-    schedule="split",
-    num_warps=16,
-    block_col=4096,
-    amax="reduce",
-)
-SPLIT_WARPS_32_BLOCK_COL_8192_ATOMIC = Config(
-    schedule="split",
-    num_warps=32,
-    block_col=8192,
-    amax="atomic",
-)
+ROW_WARPS_8 = Config(schedule="row", num_warps=8)
+SPLIT_WARPS_4_BLOCK_COL_1024 = Config(schedule="split", num_warps=4, block_col=1024)
+SPLIT_WARPS_4_BLOCK_COL_2048 = Config(schedule="split", num_warps=4, block_col=2048)
+SPLIT_WARPS_4_BLOCK_COL_8192 = Config(schedule="split", num_warps=4, block_col=8192)
+SPLIT_WARPS_8_BLOCK_COL_1024 = Config(schedule="split", num_warps=8, block_col=1024)
+SPLIT_WARPS_8_BLOCK_COL_4096 = Config(schedule="split", num_warps=8, block_col=4096)
+SPLIT_WARPS_16_BLOCK_COL_2048 = Config(schedule="split", num_warps=16, block_col=2048)
+SPLIT_WARPS_32_BLOCK_COL_8192 = Config(schedule="split", num_warps=32, block_col=8192)
 
 
 def rms_norm_quantize_fp8_tensor_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 128:
         if rows >= 512:
-            if hidden <= 64:
-                if rows >= 65536:
-                    if rows >= 66560:
-                        return PERSISTENT_BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_16_ATOMIC
-                    return BLOCK_ROW_BLOCK_ROW_32_WARPS_4_ATOMIC
-                return BLOCK_ROW_BLOCK_ROW_32_WARPS_8_ATOMIC
-            if rows >= 16384:
-                return BLOCK_ROW_BLOCK_ROW_32_WARPS_8_ATOMIC
-            return BLOCK_ROW_BLOCK_ROW_16_WARPS_8_ATOMIC
-        return BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC
-    if rows >= 32:
-        if hidden <= 512:
+            if rows >= 50176:
+                if rows >= 131072:
+                    return BLOCK_ROW_BLOCK_ROW_32_WARPS_8
+                if hidden <= 64:
+                    return BLOCK_ROW_BLOCK_ROW_32_WARPS_4
+                return BLOCK_ROW_BLOCK_ROW_8_WARPS_1
+            return BLOCK_ROW_BLOCK_ROW_32_WARPS_8
+        return BLOCK_ROW_BLOCK_ROW_2_WARPS_1
+    if hidden <= 512:
+        if rows >= 32:
             if rows >= 1536:
-                if rows >= 33792:
-                    return PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16_ATOMIC
                 if hidden <= 256:
-                    return BLOCK_ROW_BLOCK_ROW_16_WARPS_16_ATOMIC
-                return PERSISTENT_BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_16_ATOMIC
-            return BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC
-        if hidden <= 6144:
-            if rows >= 23552:
-                if hidden <= 1023:
-                    return PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16_ATOMIC
-                if hidden <= 4095:
-                    return PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
-                return PERSISTENT_BLOCK_ROW_4_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2_ATOMIC
-            if hidden <= 1024:
-                if rows >= 1536:
-                    if rows >= 6144:
-                        return BLOCK_ROW_BLOCK_ROW_4_WARPS_4_ATOMIC
-                    return BLOCK_ROW_BLOCK_ROW_2_WARPS_2_ATOMIC
-                return PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC
-            if hidden <= 2048:
-                if rows >= 1536:
-                    return PERSISTENT_BLOCK_ROW_2_WARPS_2_PROGRAMS_PER_SM_8_ATOMIC
-                return ROW_WARPS_8_ATOMIC
-            if rows >= 256:
-                if hidden <= 4096:
-                    return SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
-                return SPLIT_WARPS_8_BLOCK_COL_1024_ATOMIC
-            return PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC
-        if rows >= 64:
-            if hidden <= 8191:
-                return SPLIT_WARPS_8_BLOCK_COL_1024_ATOMIC
-            if hidden <= 16384:
-                if rows >= 256:
-                    if hidden <= 14336:
-                        if rows >= 768:
-                            if rows >= 2304:
-                                return SPLIT_WARPS_8_BLOCK_COL_1024_ATOMIC
-                            return SPLIT_WARPS_8_BLOCK_COL_4096_ATOMIC
-                        return SPLIT_WARPS_16_BLOCK_COL_4096_REDUCE
-                    return SPLIT_WARPS_8_BLOCK_COL_4096_ATOMIC
-                return PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC
-            return SPLIT_WARPS_32_BLOCK_COL_8192_ATOMIC
-        return PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC
-    if hidden <= 1024:
-        return PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC
-    if hidden <= 4096:
-        return PARTS_WARPS_4_PROGRAMS_PER_SM_1_ATOMIC
-    if hidden <= 8192:
-        return PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC
+                    if rows >= 65536:
+                        return (
+                            PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_16
+                        )
+                    return BLOCK_ROW_BLOCK_ROW_16_WARPS_16
+                return PERSISTENT_BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_16
+            return BLOCK_ROW_BLOCK_ROW_2_WARPS_1
+        return PARTS_WARPS_1_PROGRAMS_PER_SM_2
     if hidden <= 16384:
-        return PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC
+        if rows >= 768:
+            if hidden <= 2048:
+                if rows >= 23552:
+                    if hidden <= 1023:
+                        return PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16
+                    if rows >= 44032:
+                        if rows >= 84992:
+                            return PERSISTENT_BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_16
+                        return PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
+                    return PERSISTENT_BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_16
+                if hidden <= 1024:
+                    if rows >= 6144:
+                        return BLOCK_ROW_BLOCK_ROW_4_WARPS_4
+                    return BLOCK_ROW_BLOCK_ROW_2_WARPS_2
+                return BLOCK_ROW_BLOCK_ROW_2_WARPS_4
+            if hidden <= 4096:
+                if rows >= 6144:
+                    if rows >= 11264:
+                        return BLOCK_ROW_BLOCK_ROW_2_WARPS_4
+                    return SPLIT_WARPS_4_BLOCK_COL_2048
+                return SPLIT_WARPS_4_BLOCK_COL_1024
+            if hidden <= 8191:
+                if rows >= 17408:
+                    if hidden <= 6144:
+                        return PERSISTENT_BLOCK_ROW_2_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2
+                    return PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_16
+                return SPLIT_WARPS_8_BLOCK_COL_1024
+            if hidden <= 14336:
+                if rows >= 2304:
+                    return SPLIT_WARPS_8_BLOCK_COL_1024
+                return SPLIT_WARPS_8_BLOCK_COL_4096
+            if rows >= 9216:
+                return SPLIT_WARPS_4_BLOCK_COL_8192
+            return SPLIT_WARPS_8_BLOCK_COL_4096
+        if hidden <= 1024:
+            return PARTS_WARPS_1_PROGRAMS_PER_SM_2
+        if hidden <= 8192:
+            if rows >= 64:
+                return PARTS_WARPS_8_PROGRAMS_PER_SM_1
+            if hidden <= 4096:
+                return PARTS_WARPS_4_PROGRAMS_PER_SM_2
+            if rows >= 16:
+                return PARTS_WARPS_16_PROGRAMS_PER_SM_1
+            return PARTS_WARPS_8_PROGRAMS_PER_SM_1
+        if rows >= 256:
+            return SPLIT_WARPS_16_BLOCK_COL_2048
+        return PARTS_WARPS_16_PROGRAMS_PER_SM_1
     if rows >= 2:
         if hidden <= 32768:
-            return PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC
-        return SPLIT_WARPS_32_BLOCK_COL_8192_ATOMIC
-    return PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC
+            if rows >= 80:
+                return SPLIT_WARPS_32_BLOCK_COL_8192
+            return PARTS_WARPS_8_PROGRAMS_PER_SM_1
+        return SPLIT_WARPS_32_BLOCK_COL_8192
+    return PARTS_WARPS_16_PROGRAMS_PER_SM_1
 
 
 def rms_norm_quantize_fp8_tensor_batch_invariant_bfloat16(
     rows: int,
     hidden: int,
 ) -> Config:
-    if hidden <= 1023:
+    if hidden <= 4095:
         if hidden <= 256:
             if hidden <= 128:
-                return BLOCK_ROW_BLOCK_ROW_32_WARPS_8_ATOMIC
-            return BLOCK_ROW_BLOCK_ROW_32_WARPS_16_ATOMIC
+                return BLOCK_ROW_BLOCK_ROW_32_WARPS_8
+            return BLOCK_ROW_BLOCK_ROW_32_WARPS_16
         if hidden <= 512:
-            return BLOCK_ROW_BLOCK_ROW_8_WARPS_4_ATOMIC
-        return ROW_WARPS_8_ATOMIC
+            return PERSISTENT_BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_16
+        return ROW_WARPS_8
     if hidden <= 16384:
-        if hidden <= 1024:
-            return PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
-        return ROW_WARPS_8_ATOMIC
-    return SPLIT_WARPS_32_BLOCK_COL_8192_ATOMIC
+        if hidden <= 4096:
+            return SPLIT_WARPS_4_BLOCK_COL_1024
+        return ROW_WARPS_8
+    return SPLIT_WARPS_32_BLOCK_COL_8192
 
 
 TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {

@@ -9,7 +9,7 @@ of rows get different configs in this mode only if all of these are legal and su
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.arguments import checked
-from normtune.kernels.call import AnyLaunch, KernelCall
+from normtune.kernels.call import AnyLaunch
 from normtune.kernels.calling.device import describe
-from normtune.kernels.calling.launcher import BoundLaunch, bind_launch, distinct_views
+from normtune.kernels.calling.launcher import BoundLaunch, bind_launch
 from normtune.kernels.config import Config, Implementation
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
@@ -58,28 +58,16 @@ class LaunchRequest(NamedTuple):
     is_in_place: bool
 
 
-# A launch that needs no config: tensors by name and a number of rows (None for that of the tensors) to its kernel calls
-# and their workspace.
-Tableless = Callable[[Mapping[str, Tensor], int | None], tuple[Sequence[KernelCall], Tensor]]
-
-
-class TablelessRequest(NamedTuple):
-    """The arguments of `bind_without_table`."""
-
-    calls_of: Tableless
-    tensors: Mapping[str, Tensor]
-
-
-_requests: list[LaunchRequest | TablelessRequest] | None = None
+_requests: list[LaunchRequest] | None = None
 _recording = threading.Lock()
 
 
 @contextmanager
-def recorded_requests() -> Iterator[list[LaunchRequest | TablelessRequest]]:
+def recorded_requests() -> Iterator[list[LaunchRequest]]:
     """Record the launches that all threads request inside of a `with`; one `with` at a time."""
     global _requests
     with _recording:
-        requests: list[LaunchRequest | TablelessRequest] = []
+        requests: list[LaunchRequest] = []
         _requests = requests
         try:
             yield requests
@@ -162,15 +150,6 @@ def bind_from_table(
     alignment = alignment_in(spec, problem, tensors)
     launch = resolved(spec, problem, first, alignment, batch_invariant, is_in_place)
     return bind_launch(spec, launch, problem, tensors, scalars, options, spec.reuses_dy(launch, target_of(first)))
-
-
-def bind_without_table(calls_of: Tableless, tensors: Mapping[str, Tensor | None]) -> BoundLaunch:
-    """A launch that needs no config; `tensors` as in `bind_from_table`."""
-    there = distinct_views(tensors)
-    if _requests is not None:
-        _requests.append(TablelessRequest(calls_of, there))
-    calls, workspace = calls_of(there, None)
-    return BoundLaunch(calls, [*map(there.get, tensors), workspace], workspace.numel(), device_of(workspace))
 
 
 def resolved(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from normtune.kernels.calling import fallback
 from normtune.kernels.calling.arguments import check, check_saved
-from normtune.kernels.calling.dispatch import Cache, bind_from_table, bind_without_table
+from normtune.kernels.calling.dispatch import Cache, bind_from_table
 from normtune.kernels.calling.in_place import claim, is_reusable, reused, span
 from normtune.kernels.calling.launcher import BoundLaunch
 from normtune.kernels.calling.layout import (
@@ -163,7 +163,7 @@ def new_backward(
         key: as in `new_forward`.
         tensors: the gradients of outputs, of their shapes and any strides; then saved tensors, or copies of them.
         plan: of the forward.
-        needs_rows: whether gradients (..., hidden) are needed.
+        needs_rows: whether gradients (..., hidden) are needed; kernels compute them in any case.
         needs_columns: whether gradients (hidden,) are needed.
         reuses_dy: write the first gradient into the memory of the first tensor if that is safe (`is_reusable`).
 
@@ -174,7 +174,6 @@ def new_backward(
         ValueError: a saved tensor came back with other properties.
     """
     operation = plan.operation
-    needs_rows = needs_rows or operation.columns_alone is None
     by_name = dict(zip((*operation.incoming, *operation.saved), tensors, strict=True))
     check_saved(plan, by_name)
     x = by_name[operation.incoming[0]]
@@ -196,12 +195,16 @@ def new_backward(
     first = operation.gradients[0]
     is_reused = reuses_dy and is_wanted[first] and is_reusable(x, likes[first], tensors[1:])  # type: ignore[arg-type]
     gradients = {
-        name: x if is_reused and name == first else new_like(like) if is_wanted[name] else None
+        name: None
+        if operation.axes[name] == HIDDEN and not needs_columns
+        else x
+        if is_reused and name == first
+        else new_like(like)
         for name, like in likes.items()
     }
     if x.numel():
         every = {**launched, **{name: as_rows(gradient) for name, gradient in gradients.items()}}
-        launch = _backward_launch(plan, every, needs_rows, needs_columns)
+        launch = _backward_launch(plan, every, needs_columns)
         if is_reused and not launch.reuses_dy:
             gradients[first] = new_like(likes[first])
             every[first] = as_rows(gradients[first])
@@ -214,7 +217,7 @@ def new_backward(
         if operation.axes[name] == HIDDEN and gradient is not None:
             gradient = gradient if x.numel() else gradient.zero_()
             gradients[name] = gradient.to(by_name[name[1:]].dtype)  # type: ignore[union-attr]
-    return tuple(gradients.values())
+    return tuple(gradient if is_wanted[name] else None for name, gradient in gradients.items())
 
 
 def _copied_in_place(
@@ -296,17 +299,13 @@ def _forward_launch(
     return _shared(plan, problem, tensors, bind, is_in_place) if is_shared else bind()
 
 
-def _backward_launch(
-    plan: CallPlan, tensors: dict[str, Tensor | None], needs_rows: bool, needs_columns: bool
-) -> BoundLaunch:
+def _backward_launch(plan: CallPlan, tensors: dict[str, Tensor | None], needs_columns: bool) -> BoundLaunch:
     operation, spec = plan.operation, plan.operation.backward
     assert spec is not None
     scalars = dict(zip(operation.defaults, plan.scalars, strict=True))
     problem = _problem(operation, spec, tensors, needs_columns)
 
     def bind() -> BoundLaunch:
-        if not needs_rows and operation.columns_alone:
-            return bind_without_table(operation.columns_alone, tensors)
         return bind_from_table(spec, problem, tensors, scalars, plan.batch_invariant)
 
     return _shared(plan, problem, tensors, bind)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.dispatch import Cache, Tableless
+from normtune.kernels.calling.dispatch import Cache
 from normtune.kernels.mode import Dweight, Mode, Rstd
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import (
@@ -69,7 +69,6 @@ class Operation:
         shared: by the name of an input, the gradient that it shares with another input.
         scalars_of: (inputs, scalars) to the scalars of the kernels, which read ones where an input is missing.
         compiler_options: scalars to compiler options of the forward.
-        columns_alone: the launch of the gradients (hidden,) without the others; None if there is none.
         modes: fixed modes, of either spec.
         x_dtypes: dtypes of the first input, and the problem's dtype for each; empty for the dtypes of the specs.
         checks: takes the inputs, the first of which is a tensor; raises TypeError or ValueError for those that this
@@ -93,7 +92,6 @@ class Operation:
     shared: Mapping[str, str] = field(default_factory=dict)
     scalars_of: Callable[[Sequence[Tensor | None], tuple[float, ...]], tuple[float, ...]] = lambda _, scalars: scalars
     compiler_options: Callable[[Mapping[str, float]], Mapping[str, Any] | None] = lambda _: None
-    columns_alone: Tableless | None = None
     modes: tuple[Mode, ...] = ()
     x_dtypes: Mapping[torch.dtype, str] = field(default_factory=dict)
     checks: Callable[[Sequence[Any]], None] = lambda _: None

@@ -15,7 +15,7 @@ from normtune.kernels.calling.op import Op
 from normtune.kernels.fused_add_rms_norm.decomposition import FusedAddDecomposition
 from normtune.kernels.fused_add_rms_norm.spec import fused_add_rms_norm_backward, fused_add_rms_norm_forward
 from normtune.kernels.rms_norm.function import CALLS as RMS_NORM
-from normtune.kernels.rms_norm.function import RMSNorm, columns_alone, normalizing
+from normtune.kernels.rms_norm.function import RMSNorm, normalizing
 from normtune.kernels.rms_norm.modes import Product, Sum
 
 Rounding = Literal["float32", "sum", "llama"]
@@ -27,7 +27,6 @@ _operation = partial(
     like={"s": "residual", "dx": "s"},
     in_place={"y": "x", "s": "residual"},
     shared={"residual": "dx"},
-    columns_alone=partial(columns_alone, rows="s"),
 )
 CALLS = {
     "float32": Op(_operation(name="fused_add_rms_norm", formula=FusedAddDecomposition())),
@@ -39,7 +38,6 @@ CALLS = {
             name="fused_add_rms_norm_llama",
             modes=(Sum.ROUNDED, Product.ROUNDED),
             formula=FusedAddDecomposition(True, True),
-            columns_alone=partial(columns_alone, rows="s", rounds_product=True),
         )
     ),
 }

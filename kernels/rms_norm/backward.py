@@ -5,7 +5,7 @@ With g = dy * (weight + offset), xhat = x * rstd and m = mean(g * xhat) over a r
 
 In: a `Launch` and existing tensors. Out: the kernel calls. Part of the kernels' fingerprint.
 
-Five ways, all without atomics, so that the bits are always the same:
+Four ways, all without atomics, so that the bits are always the same:
     persistent  a fixed grid strides over the rows. Each program keeps its part of dweight in registers and writes it
                 once, in float32, to its row of a (grid, hidden) workspace, which a second kernel sums. A grid of one
                 writes dweight directly. In this file.
@@ -13,7 +13,6 @@ Five ways, all without atomics, so that the bits are always the same:
     columns     some programs take rows and write dx, others take columns and sum dweight from x and dy, which they read
                 again, from the L2: one launch without partial sums: `backward_columns`.
     cluster     a row has several multiprocessors, else as `split`, or for few rows as `columns`: `backward_cluster`.
-    long        a row of more than 65536 elements has several programs: `backward_long`.
 
 Traffic of a perfect kernel: read rows x hidden of x and of dy, rows of rstd, hidden of weight; write rows x hidden of
 dx and hidden of dweight. After a sum s = x + residual, s is read instead of x, and its gradient ds as well.
@@ -31,9 +30,7 @@ from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.backward_cluster import rows_over_clusters
 from normtune.kernels.rms_norm.backward_columns import rows_beside_columns
-from normtune.kernels.rms_norm.backward_long import long_row_calls
 from normtune.kernels.rms_norm.backward_split import rows_in_chunks
-from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN
 from normtune.kernels.rms_norm.modes import Product
 from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.partial_sums import reduction
@@ -151,8 +148,6 @@ def calls(
         eps: not read, as rstd includes it.
         offset: added to the weight, in float32.
     """
-    if problem.hidden > MAX_TILED_HIDDEN:
-        return long_row_calls(launch, problem, tensors, workspace, offset)
     dy, ds, dx, dweight = tensors["dy"], tensors.get("ds"), tensors["dx"], tensors.get("dweight")
     x = tensors["x" if ds is None else "s"]
     partial = workspace if launch.workspace else dweight

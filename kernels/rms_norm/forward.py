@@ -17,7 +17,6 @@ import triton.language as tl
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm.forward_long import long_row_calls
 from normtune.kernels.rms_norm.forward_parts import normalize_part
 from normtune.kernels.rms_norm.forward_tile import (
     RUNTIME,
@@ -29,7 +28,6 @@ from normtune.kernels.rms_norm.forward_tile import (
     rstd_of,
     scaled,
 )
-from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN
 from normtune.kernels.rms_norm.modes import Product, Statistics, Sum
 from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.tile import columns, extent, row_block, store_tile, tile_mask
@@ -185,12 +183,10 @@ def calls(
         tensors: `x` (rows, hidden), `weight` (hidden,), `y` (rows, hidden), and `rstd` (rows,) float32 unless the
             variant is `no_rstd`. To normalize the sum s = x + residual, also `residual` and `s` (rows, hidden).
             Contiguous in the last dimension.
-        workspace: `launch.workspace` float32 elements or more; not read if that is 0.
+        workspace: not read.
         eps: added to the mean square.
         offset: added to the weight, in float32.
     """
-    if problem.hidden > MAX_TILED_HIDDEN:
-        return long_row_calls(launch, problem, tensors, workspace, eps, offset)
     x, y, residual, s = tensors["x"], tensors["y"], tensors.get("residual"), tensors.get("s")
     args = (
         *(x, tensors["weight"], y, tensors.get("rstd"), residual, s),

@@ -4,7 +4,7 @@ In: arguments. Out: y = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) 
 `Operation` for each casting mode; `normalizing` has what they share with those of other norms.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from numbers import Integral
 from typing import Any, Literal, overload
@@ -13,14 +13,11 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from normtune.kernels.call import KernelCall
 from normtune.kernels.calling.arguments import check_choice, check_flag, check_module
-from normtune.kernels.calling.dispatch import target_of
 from normtune.kernels.calling.fallback import keeps_subnormal, machine_epsilon
 from normtune.kernels.calling.layout import PLAIN
 from normtune.kernels.calling.op import Op, is_proxy
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.rms_norm import dweight
 from normtune.kernels.rms_norm.decomposition import RMSNormDecomposition
 from normtune.kernels.rms_norm.modes import Product, Statistics
 from normtune.kernels.rms_norm.spec import rms_norm_backward, rms_norm_forward
@@ -34,23 +31,6 @@ def without_offset(tensors: Sequence[Tensor | None], scalars: tuple[float, ...])
     return scalars if tensors[-1] is not None else (eps, 0.0)
 
 
-def columns_alone(
-    tensors: Mapping[str, Tensor], count: int | None, rows: str = "x", rounds_product: bool = False
-) -> tuple[Sequence[KernelCall], Tensor]:
-    """The kernel calls of the weight gradient alone, and their workspace. One config suits all shapes.
-
-    Args:
-        tensors: of the backward, by name.
-        count: number of rows for which the calls are chosen; None for that of the tensors.
-        rows: name of the tensor that was normalized.
-        rounds_product: round the terms to the dtype.
-    """
-    x = tensors[rows]
-    parts = dweight.parts_of(count or x.shape[0], x.shape[1], target_of(x).sms)
-    workspace = x.new_empty(parts * x.shape[1], dtype=torch.float32)
-    return dweight.calls(parts, {**tensors, "x": x}, workspace, rounds_product), workspace
-
-
 # What the operations of norms share: the scalars, and an optional weight.
 normalizing = partial(
     Operation,
@@ -59,7 +39,6 @@ normalizing = partial(
     derived={"eps": machine_epsilon},
     scalars_of=without_offset,
     compiler_options=keeps_subnormal,
-    columns_alone=columns_alone,
 )
 _operation = partial(normalizing, forward=rms_norm_forward, backward=rms_norm_backward)
 # By the name of the casting mode, as in Liger-Kernel.
@@ -70,7 +49,6 @@ CALLS = {
             name="rms_norm_llama",
             modes=(Product.ROUNDED,),
             formula=RMSNormDecomposition(rounds_product=True),
-            columns_alone=partial(columns_alone, rounds_product=True),
         )
     ),
     "none": Op(
@@ -118,7 +96,7 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
     Call it as `rms_norm(x, weight, eps=1e-6)`, or in place of `torch.nn.functional.rms_norm`:
     `rms_norm(input, normalized_shape, weight=None, eps=None)`.
 
-    The kernels take bfloat16, float16 and float32 on a GPU, rows of 1 to 1048576 elements and up to 2^30 rows. Rows
+    The kernels take bfloat16, float16 and float32 on a GPU, rows of 1 to 65536 elements and up to 2^30 rows. Rows
     without a single stride or with elements out of order are copied first, and so is a weight that is not contiguous or
     of a third dtype. All other inputs of torch's function are composed of torch's operations, in several passes:
     float64, tensors on a CPU, longer rows, forward-mode derivatives, transforms of `torch.func`, second derivatives.

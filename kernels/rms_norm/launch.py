@@ -9,7 +9,6 @@ from normtune.kernels.config import Config
 from normtune.kernels.mode import Dweight
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN, long_row_backward, long_row_forward
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import (
     MAX_HELD_BYTES,
@@ -71,11 +70,6 @@ def resolve_forward(
     Schedules are `row`, `block_row`, `parts`, `persistent` and `split`. With `block_col`, `parts` sums a row in the
     chunks of `split`, to the same bits. `alignment` and `max_elements` are those of `tile`.
     """
-    if problem.hidden > MAX_TILED_HIDDEN:
-        # What is illegal for the longest row of one program stays illegal for longer ones.
-        longest = problem._replace(hidden=MAX_TILED_HIDDEN)
-        resolve_forward(config, longest, target, max_elements=max_elements, read=read)
-        return long_row_forward(config, problem, target, alignment)
     is_parts = config.schedule == "parts"
     if config.schedule == "split" or (is_parts and config.block_col):
         launch = split(config, problem, target, alignment)._replace(looped=False, grid=problem.rows, num_stages=1)
@@ -92,13 +86,9 @@ def resolve_backward(
 
     `persistent`, `split` and clusters with more than one program and a weight gradient leave partial sums, grid x
     hidden float32, which `reduce` or `dependent` sums; a target without dependent launches reduces. `row`, `block_row`
-    and clusters finish as `columns`, up to `MAX_COLUMNS_ROWS` rows if there is a weight gradient. Longer rows than
-    `MAX_TILED_HIDDEN` go as in `long_row_backward`, whatever the schedule.
+    and clusters finish as `columns`, up to `MAX_COLUMNS_ROWS` rows if there is a weight gradient.
     """
     wants_dweight = Dweight.of(problem) is Dweight.COMPUTED
-    if problem.hidden > MAX_TILED_HIDDEN:
-        resolve_backward(config, problem._replace(hidden=MAX_TILED_HIDDEN), target, read=read)
-        return long_row_backward(config, problem, target, alignment, wants_dweight)
     blocks = _blocks(config)
     if config.schedule in ("row", "block_row") and config.finish != "columns":
         raise IllegalConfigError(f"finish {config.finish!r} needs a grid of fixed size")

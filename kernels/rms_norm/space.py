@@ -17,11 +17,6 @@ from normtune.kernels.rms_norm.launch import (
     MAX_FORWARD_ELEMENTS_PER_THREAD,
     SPLITS,
 )
-from normtune.kernels.rms_norm.long_rows import (
-    LEAST_ELEMENTS_PER_THREAD,
-    MAX_TILED_HIDDEN,
-    MOST_ELEMENTS_PER_THREAD,
-)
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import LEAST_PART_COLUMNS, next_power_of_2
 
@@ -91,8 +86,6 @@ def _in_parts(split: list[Config], problem: Problem, target: Target, programs: I
 
 def forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     """The space `default` or `full` of a forward, sorted."""
-    if problem.hidden > MAX_TILED_HIDDEN:
-        return _long_row_space(target, (0,), "none")
     hidden, warp_size = problem.hidden, target.warp_size
     flat, looped = _flat(), _looped(("none",))
     split: list[Config] = [
@@ -158,8 +151,6 @@ def backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     hidden, warp_size = problem.hidden, target.warp_size
     # On a GPU with dependent launches they take up to 8 % less time than plain ones, and never much more.
     finish = "dependent" if target.has_dependent_launch else "reduce"
-    if hidden > MAX_TILED_HIDDEN:
-        return _long_row_space(target, (1, 2, 4), "reduce")
     chosen: list[Config]
     if name == "full":
         finishes = ("reduce", "dependent") if target.has_dependent_launch else ("reduce",)
@@ -199,16 +190,6 @@ def backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
             if target.has_clusters:
                 chosen += _many_long_rows(problem, target, finish)
     return sorted({*chosen, *liger_launches("rms_norm_backward", hidden)})
-
-
-def _long_row_space(target: Target, programs: Iterable[int], finish: str) -> list[Config]:
-    """All launches of rows of several programs; no GPU has narrowed them yet."""
-    threads = (target.max_threads // 2, target.max_threads)
-    elements = (LEAST_ELEMENTS_PER_THREAD, MOST_ELEMENTS_PER_THREAD)
-    return sorted(
-        RMSNormConfig("split", 1, count // target.warp_size, 1, per_sm, finish, each * count)
-        for count, each, per_sm in product(threads, elements, programs)
-    )
 
 
 def _columns(
@@ -326,7 +307,7 @@ def backward_default(problem: Problem, target: Target) -> Config:
 
 def _default_warps(problem: Problem, target: Target, most: int) -> int:
     """Eight warps, as Transformer Engine (ROCm) runs with autotuning off; more only if eight are illegal."""
-    warps, hidden = 8, min(problem.hidden, MAX_TILED_HIDDEN)
-    while next_power_of_2(hidden) > most * warps * target.warp_size:
+    warps = 8
+    while next_power_of_2(problem.hidden) > most * warps * target.warp_size:
         warps *= 2
     return warps

@@ -11,12 +11,14 @@ from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.launch import resolve_backward, resolve_forward
-from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
 from normtune.kernels.rms_norm.modes import Product, Statistics
 from normtune.kernels.rms_norm.space import backward_default, backward_space, forward_default, forward_space
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.trial import trial
+
+# As Liger-Kernel takes; longer rows are composed of torch's operations.
+MAX_HIDDEN = 65536
 
 
 def _forward_buffers(problem: Problem) -> tuple[Buffer, ...]:
@@ -59,8 +61,6 @@ def may_reuse_dy(launch: Launch, target: Target) -> bool:
                         other program and no earlier step.
         split           yes: the first pass over a row ends in its mean, which precedes the second pass. There an
                         element is read, if the row is not held, and then written by the same program.
-        long            yes: the first kernel writes sums only. In the second, each element is read and then written by
-                        one program, which reads nothing else of dy.
         columns         no: programs of columns read dy for the weight gradient while programs of rows write dx.
 
     The second kernel of a weight gradient reads partial sums, never dy. If a tile has fewer elements than its program

@@ -72,9 +72,6 @@ def store_blocks(
 
 
 @triton.jit
-def end_amax(amax_ptr, b_bits, ATOMIC: tl.constexpr):
-    """Write a program's maximum: atomically to the output, or to its element of the workspace."""
-    if ATOMIC:
-        tl.atomic_max(amax_ptr.to(tl.pointer_type(tl.int32), bitcast=True), b_bits, sem="relaxed")
-    else:
-        tl.store(amax_ptr + tl.program_id(0), b_bits.to(tl.float32, bitcast=True))
+def end_amax(amax_ptr, b_bits):
+    """Make the output the maximum of itself and of a program's maximum, by an atomic operation."""
+    tl.atomic_max(amax_ptr.to(tl.pointer_type(tl.int32), bitcast=True), b_bits, sem="relaxed")

@@ -130,14 +130,13 @@ def rms_norm_quantize_fp8(
             NVIDIA's tensor memory accelerator reads them; the padding holds zeros.
         return_amax: also return the amax of the tensor, for `static` and `tensor`; the caller clears nothing.
         amax: (1,) or () float32, not negative, on x's device, only for `static`, instead of `return_amax`: updated to
-            the maximum of itself and of the tensor's amax, without a launch that clears it: by default in the launch
-            that quantizes, with a config whose `amax` is "reduce" in a launch after it. An in-place change for
+            the maximum of itself and of the tensor's amax, in the launch that quantizes. An in-place change for
             autograd; it must not share memory with another tensor of the call, nor be a negated or zero tensor.
         return_y: also return the norm in x's dtype; if x, weight or residual needs a gradient, y and the sum are
             differentiable.
         return_rstd: also return 1 / sqrt(mean(x^2) + eps) of each row, from the same launch, for `rms_norm_backward`.
-        return_transpose: also return q transposed, for products that reduce over rows: for `static` in the same launch
-            or a second one, as the table says for the shape; for `tensor` in a further launch.
+        return_transpose: also return q transposed, for products that reduce over rows, for `static` and `tensor`: in a
+            further launch.
         least_amax: positive; the smallest amax from which a scale is computed.
         batch_invariant: give each row of q and of scales the same bits in every batch; None for the setting of
             `normtune.batch_invariant` and `normtune.use_batch_invariant`. The scale of `tensor` depends on all rows: q

@@ -17,7 +17,6 @@ import triton.language as tl
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm_quantize_fp8.amax import with_amax
 from normtune.kernels.rms_norm_quantize_fp8.chunks import quantize_chunks
 from normtune.kernels.rms_norm_quantize_fp8.fp8 import (
     RUNTIME,
@@ -46,6 +45,11 @@ Arguments = namedtuple(
     "x_ptr residual_ptr weight_ptr scale_ptr sum_ptr q_ptr y_ptr amax_ptr rstd_ptr rows hidden "
     "x_stride residual_stride sum_stride q_stride y_stride scale_rows eps offset least_amax",
 )
+
+
+@triton.jit
+def _clear_amax_kernel(amax_ptr):
+    tl.store(amax_ptr, 0.0)
 
 
 @triton.jit
@@ -145,7 +149,6 @@ def _quantize_kernel(
     NUM_STAGES: tl.constexpr,
     MODES: tl.constexpr,
     LARGEST: tl.constexpr,
-    ATOMIC: tl.constexpr,
 ):
     """A program takes a row in chunks, a part of a row, or blocks of rows."""
     args = Arguments(
@@ -176,7 +179,7 @@ def _quantize_kernel(
                 *(ALIGNMENT, HAS_COLUMN_MASK, MODES, LARGEST),
             )
     if MODES.has_amax:
-        end_amax(amax_ptr, tl.max(b_most, axis=0), ATOMIC)
+        end_amax(amax_ptr, tl.max(b_most, axis=0))
 
 
 def calls(
@@ -190,15 +193,15 @@ def calls(
 ) -> tuple[KernelCall, ...]:
     """The kernel calls of one problem.
 
-    With the output `amax` as in `with_amax`: the result is independent of the order of programs, and the caller clears
-    nothing. With the scaling `tensor` the call that quantizes comes last.
+    Programs end in an atomic maximum of the output `amax`, whose result is independent of their order. A call before
+    clears it, unless it accumulates. With the scaling `tensor` the call that quantizes comes last.
 
     Args:
         launch: from `resolve`.
         problem: rows, hidden, dtype and variant.
         tensors: as `buffers` of the spec lists them; last dimension contiguous, row strides of `x`, `residual`, `sum`,
             `q` and `y` free. Scales are contiguous.
-        workspace: a float32 element per program where `launch` asks for it.
+        workspace: not read.
         eps: added to the mean square.
         offset: added to the weight, in float32.
         least_amax: smallest amax from which a scale is computed, so that rows of zeros have a positive scale.
@@ -216,14 +219,14 @@ def calls(
     )
     options = _options(launch, problem, modes)
     grid = (launch.grid, triton.cdiv(problem.hidden, launch.slice_col)) if launch.slice_col else (launch.grid,)
-    args = (*before, workspace if launch.finish == "reduce" else amax, *after)
-    main = KernelCall(_quantize_kernel, grid, args, options)
+    main = KernelCall(_quantize_kernel, grid, (*before, amax, *after), options)
+    is_cleared = modes.has_amax and not modes.accumulates
+    clearing = [KernelCall(_clear_amax_kernel, (1,), (amax,), {"num_warps": 1})] if is_cleared else []
     if modes.scaling != "tensor":
-        return with_amax(launch, modes, main, amax, workspace)
+        return (*clearing, main)
     measuring = options | {"MODES": options["MODES"]._replace(scaling="amax", has_y=False, has_rstd=False)}
-    quantizing = options | {"MODES": options["MODES"]._replace(has_amax=False), "ATOMIC": False}
-    measured = with_amax(launch, modes, main._replace(options=measuring), amax, workspace)
-    return (*measured, main._replace(args=(*before, amax, *after), options=quantizing))
+    quantizing = options | {"MODES": options["MODES"]._replace(has_amax=False)}
+    return (*clearing, main._replace(options=measuring), main._replace(options=quantizing))
 
 
 def _options(launch: Launch, problem: Problem, modes: QuantizeModes) -> dict[str, Any]:
@@ -246,6 +249,5 @@ def _options(launch: Launch, problem: Problem, modes: QuantizeModes) -> dict[str
         "NUM_STAGES": launch.num_stages,
         "MODES": modes.binary,
         "LARGEST": modes.largest,
-        "ATOMIC": launch.finish == "atomic",
         "num_warps": launch.num_warps,
     }

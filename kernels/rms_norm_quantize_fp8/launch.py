@@ -6,31 +6,19 @@ triton. Part of the kernels' fingerprint: a change here can change the time of a
 
 from typing import NamedTuple
 
-from normtune.kernels.alignment import alignment_of
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError
-from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm_quantize_fp8.modes import QuantizeModes, modes_of
 from normtune.kernels.rms_norm_quantize_fp8.scales import BLOCK
 from normtune.kernels.target import Target
-from normtune.kernels.tiles.launch import (
-    RESERVED_SHARED_BYTES,
-    Launch,
-    next_power_of_2,
-    split,
-    threads_of,
-    tile,
-)
+from normtune.kernels.tiles.launch import Launch, split, tile
 from normtune.kernels.transpose_fp8 import launch as transposition
 from normtune.kernels.transpose_fp8.config import TransposeConfig
 from normtune.kernels.transpose_fp8.launch import TransposeLaunch
 
-# Of a transposed tile, float32; if the row takes several tiles, a second one holds the sums of squares.
-MAX_TILE_ELEMENTS_PER_THREAD = 64
 # As in RMSNorm's forward: with more elements, spills cost more than any shape gains.
 MAX_ELEMENTS_PER_THREAD = 128
-# One program reads the partial maxima of all others, 1024 at a time.
-MAX_PARTIALS = 1 << 15
 # The first CUDA architecture with instructions that convert to FP8 (PTX ISA, `cvt`).
 _FIRST_SM = 89
 # AMD's CDNA 3 converts to the fnuz dtypes in hardware; it also runs the OCP dtypes, converted in software.
@@ -58,34 +46,21 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
         launch = launch._replace(held=launch.slice_col > 0, row_layout=None)
     else:
         raise IllegalConfigError(f"schedule {config.schedule!r} does not exist for {problem.operator}")
-    return _with_amax(config, modes, launch)
-
-
-def _with_amax(config: Config, modes: QuantizeModes, launch: Launch) -> Launch:
-    """The launch with the way in which its amax ends."""
-    if not modes.has_amax:
-        return launch
-    if config.amax == "atomic":
-        return launch._replace(finish="atomic")
-    if config.amax != "reduce" or config.schedule == "parts":
-        raise IllegalConfigError(f"amax {config.amax!r} cannot end the maximum over all rows")
-    if launch.grid > MAX_PARTIALS:
-        raise IllegalConfigError(f"{launch.grid} partial maxima exceed {MAX_PARTIALS}")
-    return launch._replace(finish="reduce", workspace=launch.grid)
+    return launch
 
 
 class TransposingLaunch(NamedTuple):
     """A launch of the operator that also transposes.
 
     Attributes:
-        norm: launch of the normalizing kernel, which writes both layouts if `transpose` is None.
-        transpose: the launch after it; None for none.
-        row_alignment: 16 if that divides the number of rows, else 1.
+        norm: launch of the normalizing kernel.
+        transpose: the launch after it.
+        workspace: none.
     """
 
     norm: Launch
-    transpose: TransposeLaunch | None
-    row_alignment: int
+    transpose: TransposeLaunch
+    workspace: int = 0
 
     @property
     def grid(self) -> int:
@@ -93,56 +68,23 @@ class TransposingLaunch(NamedTuple):
         return self.norm.grid
 
     @property
-    def workspace(self) -> int:
-        """Float32 elements: one maximum per program if a second kernel reduces them, else 0."""
-        return self.norm.workspace
-
-    @property
     def binary(self) -> "TransposingLaunch":
         """This launch without the fields that the binary does not depend on."""
-        return self._replace(norm=self.norm.binary, transpose=self.transpose and self.transpose.binary)
+        return TransposingLaunch(self.norm.binary, self.transpose.binary)
 
     @property
-    def row_sum(self) -> tuple[Launch, bool]:
-        """The summation order of `norm`, and whether it writes both layouts; a transposition sums nothing."""
-        return self.norm.row_sum, self.transpose is None
+    def row_sum(self) -> Launch:
+        """The summation order of `norm`; a transposition sums nothing."""
+        return self.norm.row_sum
 
 
 def resolve_transposing(
     config: Config, problem: Problem, target: Target, alignment: int | None = None
 ) -> TransposingLaunch:
-    """The launch of the operator that also transposes; errors as in `resolve`.
-
-    The schedule is `tile`, or one of `resolve`, which the launch that transposes follows.
-    """
-    row_alignment = transposition.row_alignment_of(problem.rows)
-    if config.schedule != "tile":
-        of_transpose = TransposeConfig(config.transpose_row, config.transpose_col, config.transpose_warps)
-        transpose = transposition.resolve(of_transpose, problem, target, alignment)
-        return TransposingLaunch(resolve(config, problem, target, alignment), transpose, row_alignment)
-    modes = modes_of(problem)
-    check_target(modes, target)
-    threads = threads_of(config, target)
-    block_col = min(config.block_col, max(transposition.SECTOR, next_power_of_2(problem.hidden)))
-    transposition.check_tile(config.block_row, block_col, threads, target, MAX_TILE_ELEMENTS_PER_THREAD)
-    chunks = -(-problem.hidden // block_col)
-    num_stages = config.num_stages if chunks > 1 else 1
-    buffered = (1 + modes.has_residual) * (num_stages - 1) * ITEMSIZE[problem.dtype] + 1
-    shared_bytes = target.shared_bytes - RESERVED_SHARED_BYTES
-    if buffered * config.block_row * block_col > shared_bytes:
-        raise IllegalConfigError(f"{buffered * config.block_row * block_col} bytes of tiles exceed {shared_bytes}")
-    norm = Launch(
-        looped=chunks > 1,
-        grid=-(-problem.rows // config.block_row),
-        block_row=config.block_row,
-        block_col=block_col,
-        num_warps=config.num_warps,
-        num_stages=num_stages,
-        alignment=alignment_of(problem.hidden) if alignment is None else alignment,
-        column_mask=chunks * block_col != problem.hidden,
-        workspace=0,
-    )
-    return TransposingLaunch(_with_amax(config, modes, norm), None, row_alignment)
+    """The launch of the operator that also transposes; errors as in `resolve`."""
+    of_transpose = TransposeConfig(config.transpose_row, config.transpose_col, config.transpose_warps)
+    transpose = transposition.resolve(of_transpose, problem, target, alignment)
+    return TransposingLaunch(resolve(config, problem, target, alignment), transpose)
 
 
 def check_target(modes: QuantizeModes, target: Target) -> None:

@@ -43,12 +43,6 @@ _SPACES = {
         tuple(product((512, 1024, 2048, 4096, 8192), (1, 2, 4, 8, 16, 32))),
     ),
 }
-# Of tiles written in both layouts: values of block_row, block_col, num_warps and num_stages, least and most elements
-# per thread.
-_TILES = {
-    "default": ((32, 64, 128), (32, 64, 128, 256), (4, 8, 16), (1, 3), (8, 64)),
-    "full": ((32, 64, 128), (32, 64, 128, 256, 512, 1024), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), (4, 64)),
-}
 # With fewer rows a fixed grid has a row or two per program, and gains nothing (measured for RMSNorm's forward).
 _LEAST_LOOPED_ROWS = 512
 
@@ -69,24 +63,14 @@ class QuantizeConfig(Config):
         "size of the fixed grid, or of that of parts, programs a multiprocessor; 0 where the grid follows the rows.",
     ] = 0
     block_col: Annotated[int, "columns a chunk in split."] = 0
-    amax: Annotated[
-        str, "how the maximum over all rows ends, none, atomic (one address) or reduce (a value a program)."
-    ] = "none"
 
 
 class TransposingConfig(QuantizeConfig):
-    """A config of RMSNorm with a quantized result and its transpose."""
+    """A config of RMSNorm with a quantized result, and of the launch that transposes it."""
 
-    schedule: Annotated[
-        str,
-        "tile (a program writes the tiles of its rows in both layouts), or row, block_row, parts, persistent or split, "
-        "each with the transposition as a launch after it.",
-    ]
-    num_stages: Annotated[int, "depth of the software pipeline of the row loop, or of the loop over columns."] = 1
-    block_col: Annotated[int, "columns a tile in tile, a chunk in split."] = 0
-    transpose_row: Annotated[int, "rows of a tile of the launch that transposes; 0 where there is none."] = 0
-    transpose_col: Annotated[int, "columns of that tile."] = 0
-    transpose_warps: Annotated[int, "warps of its programs."] = 0
+    transpose_row: Annotated[int, "rows of a tile of the launch that transposes."] = 64
+    transpose_col: Annotated[int, "columns of that tile."] = 64
+    transpose_warps: Annotated[int, "warps of its programs."] = 4
 
 
 def _buffers(problem: Problem) -> tuple[Buffer, ...]:
@@ -116,8 +100,6 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
 
 def _space(name: str, problem: Problem, target: Target) -> list[Config]:
     rows, warps, stages, programs, (least, most), chunks = _SPACES[name]
-    modes = modes_of(problem)
-    ends = ("atomic", "reduce") if modes.has_amax else ("none",)
     block_col, threads = next_power_of_2(problem.hidden), target.warp_size
     tiles = [
         (block_row, num_warps)
@@ -125,22 +107,21 @@ def _space(name: str, problem: Problem, target: Target) -> list[Config]:
         if least <= block_row * block_col / (num_warps * threads) <= most
     ]
     chosen: list[Config] = []
-    for amax in ends:
-        for block_row, num_warps in tiles:
-            schedule = "row" if block_row == 1 else "block_row"
-            chosen.append(QuantizeConfig(schedule, block_row, num_warps, amax=amax))
-            if problem.rows >= _LEAST_LOOPED_ROWS or name == "full":
-                chosen += [
-                    QuantizeConfig("persistent", block_row, num_warps, num_stages, per_sm, amax=amax)
-                    for num_stages, per_sm in product(stages, programs)
-                ]
-        of_parts = parts(problem, target, warps, (1, 2), (least, most)) if amax != "reduce" else []
-        chosen += [QuantizeConfig("parts", 1, one.num_warps, 1, one.programs_per_sm, amax=amax) for one in of_parts]
-        chosen += [
-            QuantizeConfig("split", 1, num_warps, block_col=columns, amax=amax)
-            for columns, num_warps in chunks
-            if problem.hidden > columns >= 4 * threads * num_warps
-        ]
+    for block_row, num_warps in tiles:
+        schedule = "row" if block_row == 1 else "block_row"
+        chosen.append(QuantizeConfig(schedule, block_row, num_warps))
+        if problem.rows >= _LEAST_LOOPED_ROWS or name == "full":
+            chosen += [
+                QuantizeConfig("persistent", block_row, num_warps, num_stages, per_sm)
+                for num_stages, per_sm in product(stages, programs)
+            ]
+    of_parts = parts(problem, target, warps, (1, 2), (least, most))
+    chosen += [QuantizeConfig("parts", 1, one.num_warps, 1, one.programs_per_sm) for one in of_parts]
+    chosen += [
+        QuantizeConfig("split", 1, num_warps, block_col=columns)
+        for columns, num_warps in chunks
+        if problem.hidden > columns >= 4 * threads * num_warps
+    ]
     return sorted({*chosen, _default(problem, target)})
 
 
@@ -149,35 +130,22 @@ def _default(problem: Problem, target: Target) -> Config:
     warps = 8
     while next_power_of_2(problem.hidden) > MAX_ELEMENTS_PER_THREAD * warps * target.warp_size:
         warps *= 2
-    return QuantizeConfig("row", 1, warps, amax="atomic" if modes_of(problem).has_amax else "none")
-
-
-def _transposing(config: Config, row: int = 64, col: int = 64, warps: int = 4) -> TransposingConfig:
-    """A config of `static`, followed by a launch that transposes."""
-    return TransposingConfig(*(*config, row, col, warps))
+    return QuantizeConfig("row", 1, warps)
 
 
 def _transposing_space(name: str, problem: Problem, target: Target) -> list[Config]:
-    """Tiles written in both layouts; each quantizing config with the default transposition; the default with each one.
+    """Each quantizing config with the default transposition; the default with each one.
 
     Only what the first launch leaves in the cache affects the second.
     """
-    rows, columns, warps, stages, (least, most) = _TILES[name]
-    ends = ("atomic", "reduce") if modes_of(problem).has_amax else ("none",)
-    tiles = product(rows, columns, warps, stages, ends)
-    chosen: list[Config] = [
-        TransposingConfig("tile", block_row, num_warps, num_stages, 0, block_col, amax)
-        for block_row, block_col, num_warps, num_stages, amax in tiles
-        if least <= block_row * block_col / (num_warps * target.warp_size) <= most
-    ]
+    chosen = [TransposingConfig(*config) for config in _space(name, problem, target)]
     default = _default(problem, target)
-    chosen += [_transposing(config) for config in _space(name, problem, target)]
-    chosen += [_transposing(default, *config) for config in transpose_configs(name, target)]
-    return sorted({*chosen, _transposing(default)})
+    chosen += [TransposingConfig(*default, *config) for config in transpose_configs(name, target)]
+    return sorted({*chosen})
 
 
 def _transposing_default(problem: Problem, target: Target) -> Config:
-    return _transposing(_default(problem, target))
+    return TransposingConfig(*_default(problem, target))
 
 
 def _register(scaling: str) -> OperatorSpec:

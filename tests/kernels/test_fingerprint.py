@@ -392,7 +392,6 @@ OWN_HARMFUL = {
     "runtime arguments": ("rms_norm.forward_tile", "RUNTIME = ", "RUNTIME = () or "),
     "part": ("rms_norm.forward_parts", "tl.program_id", "1 + tl.program_id"),
     "limit of a launch": ("rms_norm.launch", "FORWARD_ELEMENTS_PER_THREAD = 128", "FORWARD_ELEMENTS_PER_THREAD = 64"),
-    "long rows": ("rms_norm.long_rows", "MAX_TILED_HIDDEN = ", "MAX_TILED_HIDDEN = 1 * "),
     "mode": ("rms_norm.modes", 'ROUNDED = "rounded_sum"', 'ROUNDED = "sum"'),
     "tile": ("tiles.tile", "o_col < n_col", "o_col <= n_col"),
     "alignment": ("tiles.tile", "tl.multiple_of(length.to(tl.int64), ALIGNMENT)", "length.to(tl.int64)"),

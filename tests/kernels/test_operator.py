@@ -149,7 +149,7 @@ def test_what_the_rule_of_liger_maps_to_is_in_every_space(spec):
         ((1, -3, "bfloat16"), "hidden is -3"),
         ((1, 1.5, "bfloat16"), "hidden is 1.5"),
         ((True, 64, "bfloat16"), "rows is True"),
-        ((1, 1048577, "bfloat16"), "hidden is 1048577: rms_norm_forward takes 1 to 1048576"),
+        ((1, 65537, "bfloat16"), "hidden is 65537: rms_norm_forward takes 1 to 65536"),
         ((2**30 + 1, 64, "bfloat16"), "rows is 1073741825"),
         ((1, 64, "int8"), "unknown dtype 'int8'"),
         ((1, 64, "bfloat16", "no_dweight"), "unknown variant 'no_dweight'"),

@@ -16,7 +16,7 @@ from normtune.docs.commands import commands
 from normtune.errors import NormtuneError, UsageError
 from normtune.tests.commands import main, python
 
-TABLE = "heuristics/tables/nvidia_h200_reduce_partials.py"
+TABLE = "heuristics/tables/nvidia_h200_qk_norm.py"
 
 
 def ends(monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> int:

@@ -25,7 +25,7 @@ class Room(NamedTuple):
 # What describes operators to planning and fit, which run where there is no GPU and no torch.
 LIGHT = (
     r"kernels/((__init__|alignment|arguments|box|call|config|config_space|definitions|derived_size|fingerprint|key|load_file|mode|operator|problem|random_trial|spec_faults|syntax"
-    r"|target|undeclared|(?!tablefile)\w+/(__init__|config|launch|long_rows|modes|reuse|scales|trial))\.py)"
+    r"|target|undeclared|(?!tablefile)\w+/(__init__|config|launch|modes|reuse|scales|trial))\.py)"
 )
 SPECS = r"kernels/\w+/(spec|space)\.py"
 # From the lowest to the highest: arrows point down, so each row names rows above it only.
@@ -66,11 +66,6 @@ ROOMS = {
         rf"(?!{LIGHT}|{SPECS})kernels/qk_norm/",
         "light specs kernels kernels/tiles kernels/calling kernels/rms_norm",
         "torch triton",
-    ),
-    "kernels/reduce_partials": Room(
-        rf"(?!{LIGHT}|{SPECS})kernels/reduce_partials/",
-        "light kernels kernels/tiles",
-        "torch",
     ),
     "kernels/warmup": Room(r"kernels/warmup\.py", "light kernels/calling kernels/rms_norm", "torch"),
     "kernels/custom_op": Room(rf"(?!{LIGHT})kernels/custom_op/", "light kernels kernels/calling", "torch"),

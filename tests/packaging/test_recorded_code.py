@@ -13,7 +13,7 @@ from normtune.results.exchange.recording import load_recording
 from normtune.tuner.staleness import recorded
 from normtune.tuner.staleness.recorded import CodeChange, cell_of, pairs_of
 
-NAME = "nvidia-h200-reduce-partials"
+NAME = "nvidia-h200-rms-norm-quantize-fp8-tensor"
 
 
 def test_a_recording_of_the_same_code_gets_the_present_fingerprint(tmp_path: Path, monkeypatch) -> None:
@@ -24,11 +24,11 @@ def test_a_recording_of_the_same_code_gets_the_present_fingerprint(tmp_path: Pat
     monkeypatch.setattr(recorded_code, "fingerprint", lambda spec: "sha256:new")
     cell = cell_of(*pairs_of(before)[0])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorded_code, "difference", lambda *_: CodeChange(("reduce_partials",), (cell,)))
-        with pytest.raises(SystemExit, match="the code of 1 cells of reduce_partials changed"):
+        patch.setattr(recorded_code, "difference", lambda *_: CodeChange(("rms_norm_quantize_fp8_tensor",), (cell,)))
+        with pytest.raises(SystemExit, match="the code of 1 cells of rms_norm_quantize_fp8_tensor changed"):
             recorded_code.main([NAME], True)
     assert load_recording(NAME, None).fingerprints() == before.fingerprints()
-    monkeypatch.setattr(recorded_code, "difference", lambda *_: CodeChange(("reduce_partials",)))
+    monkeypatch.setattr(recorded_code, "difference", lambda *_: CodeChange(("rms_norm_quantize_fp8_tensor",)))
     recorded_code.main([NAME], True)
     after = load_recording(NAME, None)
     assert set(after.frame["fingerprint"]) == {"sha256:new"} and recorded.read(NAME, after) is not None
@@ -37,11 +37,11 @@ def test_a_recording_of_the_same_code_gets_the_present_fingerprint(tmp_path: Pat
 
 
 def test_only_measurements_of_changed_code_keep_their_fingerprint(tmp_path: Path, monkeypatch) -> None:
-    name, file = "nvidia-h200-reduce-partials", tmp_path / "stale.parquet"
+    name, file = "nvidia-h200-rms-norm-quantize-fp8-tensor", tmp_path / "stale.parquet"
     evidence = load_recording(name, None)
     changed = {cell_of(*pairs_of(evidence)[0]), cell_of(*pairs_of(evidence)[-1])}
     (before,) = evidence.fingerprints().values()
-    difference = CodeChange(("reduce_partials",), tuple(changed))
+    difference = CodeChange(("rms_norm_quantize_fp8_tensor",), tuple(changed))
     monkeypatch.setattr(recorded_code, "difference", lambda code, evidence, cells: difference)
     monkeypatch.setattr(recorded_code, "fingerprint", lambda spec: "sha256:new")
     recorded_code.unchanged(name, file)

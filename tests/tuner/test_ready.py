@@ -123,10 +123,10 @@ def test_only_a_search_that_leaves_configs_out_is_known_by_a_key():
 
 
 def test_another_seed_and_another_config_in_use_make_another_key():
-    request = Request(strategy="plane", operators=("reduce_partials",))
+    request = Request(strategy="plane", operators=("transpose_fp8",))
     problems = request.wanted().problems
     of_all = {problem: [] for problem in problems}
-    in_use = of_all | {problems[0]: [operator("reduce_partials").default_config(problems[0], TARGETS["sm_90"])]}
+    in_use = of_all | {problems[0]: [operator("transpose_fp8").default_config(problems[0], TARGETS["sm_90"])]}
     asked = [request.key(of_all), replace(request, seed=1).key(of_all), request.key(in_use)]
     assert len(set(asked)) == 3 and replace(request, seed=0).key(of_all) == asked[0]
 
@@ -145,10 +145,10 @@ def test_an_operator_of_a_notebook_has_no_key_as_its_space_is_in_no_file(monkeyp
     def space(name, problem, target):
         raise AssertionError
 
-    request = Request(operators=("reduce_partials",), strategy="plane")
-    spec = operator("reduce_partials")
+    request = Request(operators=("transpose_fp8",), strategy="plane")
+    spec = operator("transpose_fp8")
     for of_space in (partial(spec.space), space):
-        monkeypatch.setitem(_OPERATORS, "reduce_partials", replace(spec, space=of_space))
+        monkeypatch.setitem(_OPERATORS, "transpose_fp8", replace(spec, space=of_space))
         assert request.key({problem: [] for problem in request.wanted().problems})
     monkeypatch.setattr(space, "__module__", "__nowhere__")
     assert request.key({problem: [] for problem in request.wanted().problems}) is None

@@ -46,13 +46,13 @@ def test_bad_budgets(text):
     [
         ("", {}),
         (
-            "--device cuda:1 --operator qk_norm --operator reduce_partials --dtype float16 --dtype float32 "
+            "--device cuda:1 --operator qk_norm --operator rms_norm_forward --dtype float16 --dtype float32 "
             "--effort portfolio --grid probe --rows 1,64 --hidden 768 --space full --strategy plane "
             "--seed 3 --baseline nvidia-h200 --regime warm --budget 8m --retry-failed --cache binaries --dry-run "
             "--store a.db",
             {
                 "device": "cuda:1",
-                "operators": ("qk_norm", "reduce_partials"),
+                "operators": ("qk_norm", "rms_norm_forward"),
                 "dtypes": ("float16", "float32"),
                 "effort": "portfolio",
                 "grid": "probe",
@@ -148,7 +148,7 @@ def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, c
         (("--grid", "huge"), "unknown grid 'huge'"),
         (("--rows", "0"), "--rows is '0'"),
         (("--hidden", "64,x"), "--hidden is '64,x'"),
-        (("--hidden", "2097152"), "hidden is 2097152: rms_norm_forward takes 1 to 1048576"),
+        (("--hidden", "2097152"), "hidden is 2097152: rms_norm_forward takes 1 to 65536"),
         (("--rows", "1048576", "--hidden", "4096"), "the grid is empty"),
         (("--space", "tiny", "--dry-run"), "unknown space 'tiny'"),
         (("--space", "recorded", "--dry-run"), "unknown space 'recorded'"),
@@ -288,11 +288,11 @@ def test_a_grid_has_the_hidden_sizes_that_an_operator_takes(monkeypatch):
     default = {hidden for _, hidden in GRIDS["default"]}
     assert sizes("qk_norm") == sizes("qk_norm_backward", grid="quick") == {64, 80, 96, 112, 128, 160, 192, 256}
     assert sizes("qk_norm", hidden=(512,)) == {512}
-    assert sizes("reduce_partials") == default
-    monkeypatch.setitem(_OPERATORS, "reduce_partials", replace(operator("reduce_partials"), max_hidden=4096))
-    assert sizes("reduce_partials") == {hidden for hidden in default if hidden <= 4096}
-    with pytest.raises(UsageError, match="hidden is 5120: reduce_partials takes 1 to 4096"):
-        sizes("reduce_partials", hidden=(64, 5120))
+    assert sizes("transpose_fp8") == default
+    monkeypatch.setitem(_OPERATORS, "transpose_fp8", replace(operator("transpose_fp8"), max_hidden=4096))
+    assert sizes("transpose_fp8") == {hidden for hidden in default if hidden <= 4096}
+    with pytest.raises(UsageError, match="hidden is 5120: transpose_fp8 takes 1 to 4096"):
+        sizes("transpose_fp8", hidden=(64, 5120))
 
 
 @pytest.mark.slow

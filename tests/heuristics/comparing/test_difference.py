@@ -24,7 +24,7 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
+from normtune.kernels.rms_norm.spec import MAX_HIDDEN
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
@@ -353,7 +353,7 @@ def test_what_is_neither_a_rule_nor_a_table_is_refused_before_anything_is_read(s
         "liger_1238, liger_1188, te_rocm, te_cuda, aiter, tilegym, atom, vllm, vllm_gated, sglang, quack, "
         "triton.autotune, te_rocm.autotune, nvidia-h100-80gb-hbm3, nvidia-h200, "
         "nvidia-h200-fused-add-rms-norm, nvidia-h200-qk-norm, "
-        "nvidia-h200-reduce-partials, nvidia-h200-rms-norm-gated, nvidia-h200-rms-norm-quantize-fp8, "
+        "nvidia-h200-rms-norm-gated, nvidia-h200-rms-norm-quantize-fp8, "
         "nvidia-h200-rms-norm-quantize-fp8-tensor, any-gpu"
     )
     assert refused("diff", "x" * 5000, "liger").startswith("xxx")

@@ -22,7 +22,6 @@ from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
-from normtune.kernels.reduce_partials.spec import ReduceConfig
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import parse
@@ -40,7 +39,7 @@ SLOW = RMSNormConfig("row", 1, 16)
 
 def test_a_rule_answers_for_every_function_and_is_no_tree() -> None:
     found = baseline("liger", Path()).of(Key.parse("rms_norm_forward:no_rstd", "float32"), TARGET)
-    assert found is not None and found.tree is None
+    assert found is not None and not found.is_replaced
     for shape in ((1, 64), (65536, 128), (4096, 8192), (7, 65536)):
         problem = Problem.of("rms_norm_forward", *shape, "float32", "no_rstd")
         assert found.choice(shape) == RULES["liger"].choose(problem, TARGET) is not None
@@ -327,8 +326,14 @@ def test_a_function_in_place_of_a_refused_one_has_enough_leaves_and_both_losses_
 
 def test_a_table_s_configs_are_of_its_operator_where_another_one_has_the_same_knobs(monkeypatch) -> None:
     """Their class names the knobs in the new table."""
-    of_both = next(knobs for knobs, of in config_module._DECLARED.items() if of in (ReduceConfig, TransposeConfig))
-    monkeypatch.setitem(config_module._DECLARED, of_both, TransposeConfig)
-    found = of_file(locate.SHIPPED / "nvidia_h200_reduce_partials.py")
-    configs = [*configs_of(found.trees[Key.parse("reduce_partials", "bfloat16")])]
-    assert len(configs) > 2 and {type(config) for config in configs} == {ReduceConfig}
+
+    class Other(Config):
+        block_row: int
+        block_col: int
+        num_warps: int = 4
+
+    of_both = next(knobs for knobs, of in config_module._DECLARED.items() if of is TransposeConfig)
+    monkeypatch.setitem(config_module._DECLARED, of_both, Other)
+    found = of_file(locate.SHIPPED / "nvidia_h200_rms_norm_quantize_fp8.py")
+    configs = [*configs_of(found.trees[Key.parse("transpose_fp8", "bfloat16")])]
+    assert len(configs) > 2 and {type(config) for config in configs} == {TransposeConfig}

@@ -15,7 +15,7 @@ from normtune.tests.commands import main, wait_until
 
 pytestmark = pytest.mark.slow
 
-TABLES = "nvidia-h200-qk-norm", "nowhere.py", "nvidia-h200-reduce-partials", "nowhere.py"
+TABLES = "nvidia-h200-qk-norm", "nowhere.py", "nvidia-h200-fused-add-rms-norm", "nowhere.py"
 
 
 def on_cores(count: int, monkeypatch, *arguments: object):
@@ -35,9 +35,8 @@ def test_a_check_of_several_tables_prints_the_same_on_any_number_of_cores(monkey
 @pytest.mark.parametrize("choice", [["--batch-invariant"], ["--max-configs", 3], ["--all-devices"]])
 def test_a_fit_prints_and_writes_the_same_on_any_number_of_cores(choice, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
-    fit = "fit", "--recording", "nvidia-h200-reduce-partials", "--out", "table.py", *choice
-    if "--all-devices" in choice:
-        fit = *fit, "--operator", "reduce_partials"
+    fit = "fit", "--recording", "nvidia-h200-rms-norm-quantize-fp8", "--operator", "transpose_fp8", *choice
+    fit = *fit, "--out", "table.py"
     alone = on_cores(1, monkeypatch, *fit)
     assert alone[0] == 0
     text = Path("table.py").read_bytes()

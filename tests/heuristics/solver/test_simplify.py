@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normtune.heuristics.solver.grid import axis, roundness
-from normtune.heuristics.solver.optimum import Optima, Sums
-from normtune.heuristics.solver.simplify import Old, boxes, cost_of, replaced, simplified
+from normtune.heuristics.solver.optimum import Optima
+from normtune.heuristics.solver.simplify import boxes, cost_of, replaced, simplified
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, configs_of, distinct, leaves
 
@@ -55,28 +55,15 @@ def random_tree(draw: np.random.Generator, depth: int) -> Tree:
     return Split("rows", int(draw.choice([2, 8, 16, 20, 24, 32, 64, 90, 100, 128, 1000, 1024, 4096])), low, high)
 
 
-def old_of(tree: Tree, cost: np.ndarray, barred: np.ndarray) -> Old:
-    differs = np.zeros(cost.shape, np.int64)
-    total: int | None = 0
-    for row, rows in enumerate(ROWS[: cost.shape[1]]):
-        for column, hidden in enumerate(HIDDEN[: cost.shape[2]]):
-            place = CONFIGS.index(choose(tree, (rows, hidden)))
-            differs[:, row, column] = 1
-            differs[place, row, column] = 0
-            total = None if total is None or barred[place, row, column] else total + int(cost[place, row, column])
-    return Old(tree, total, Sums(differs))
-
-
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     most=st.integers(1, 6),
     slack=st.sampled_from([0, 1, 5, 30, 1000]),
-    with_old=st.booleans(),
     holes=st.sampled_from([0.0, 0.1]),
 )
-def test_the_budget_is_never_left(seed: int, most: int, slack: int, with_old: bool, holes: float) -> None:
+def test_the_budget_is_never_left(seed: int, most: int, slack: int, holes: float) -> None:
     draw = np.random.default_rng(seed)
     cost = draw.integers(-3, 40, (4, *draw.integers(2, 5, 2)))
     barred = draw.random(cost.shape) < holes
@@ -84,33 +71,15 @@ def test_the_budget_is_never_left(seed: int, most: int, slack: int, with_old: bo
     optima = optima_of(cost, most, barred)
     best, tree = optima.least(most), optima.tree(most)
     assert best is not None and tree is not None
-    old = old_of(random_tree(draw, 3), cost, barred) if with_old else None
-    found = simplified(optima, tree, best + slack, old)
+    found = simplified(optima, tree, best + slack)
     paid = true_cost(found, cost, barred)
     assert paid is not None
     assert paid <= best + slack
     assert leaves(found) <= leaves(tree)
     assert len(distinct(found)) <= len(distinct(tree))
-    if old is None or found != old.tree:
-        assert cost_of(optima, found) == paid
-    if slack == 0 and old is None:
+    assert cost_of(optima, found) == paid
+    if slack == 0:
         assert paid == best
-
-
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10**6), slack=st.sampled_from([0, 3, 20]))
-def test_what_was_written_stays_as_it_is(seed: int, slack: int) -> None:
-    draw = np.random.default_rng(seed)
-    cost = draw.integers(0, 40, (4, 4, 4))
-    barred = np.zeros_like(cost, np.bool_)
-    optima = optima_of(cost, 5)
-    best, tree = optima.least(5), optima.tree(5)
-    assert best is not None and tree is not None
-    first = simplified(optima, tree, best + slack)
-    assert simplified(optima, tree, best + slack, old_of(first, cost, barred)) == first
-    over = simplified(optima, tree, best + slack, old_of(random_tree(draw, 3), cost, barred))
-    assert simplified(optima, tree, best + slack, old_of(over, cost, barred)) == over
 
 
 def test_the_fewest_configs_of_the_partition_are_taken() -> None:
@@ -141,56 +110,6 @@ def test_a_rounder_threshold_within_the_budget_is_taken() -> None:
     assert isinstance(found, Split)
     assert (found.low, found.high, roundness(found.threshold)) == (A, B, 0)
     assert 100 <= found.threshold < 700
-
-
-def test_a_leaf_takes_the_config_of_the_old_table_where_that_is_free() -> None:
-    """B and C are equally good above 64; alone the smaller one is taken, after a table with C it stays C."""
-    cost = np.array([[[0, 9]], [[9, 0]], [[9, 0]]])
-    barred = np.zeros_like(cost, np.bool_)
-    optima = optima_of(cost, 2)
-    tree = optima.tree(2)
-    assert tree is not None
-    alone = simplified(optima, tree, 0)
-    assert list(configs_of(alone)) == [CONFIGS[0], CONFIGS[1]]
-    # The old table cuts hidden where this grid does not, and further off than it is worth.
-    old = old_of(Split("hidden", 72, A, Split("rows", 90, C, C)), cost, barred)
-    near = simplified(optima, tree, 0, old)
-    assert list(configs_of(near)) == [CONFIGS[0], CONFIGS[2]]
-
-
-def test_a_cut_goes_back_to_the_old_one_where_that_costs_little_and_is_as_round() -> None:
-    cost = np.zeros((2, 4, 1), int)
-    cost[0] = [[0], [0], [1], [9]]
-    cost[1] = [[9], [9], [0], [0]]
-    optima = optima_of(cost, 2, sizes=((1, 20, 60, 200), (64,)))
-    tree = optima.tree(2)
-    assert tree == Split("rows", 32, A, B)
-    old = old_of(Split("rows", 128, A, B), cost, np.zeros_like(cost, np.bool_))
-    # old_of looks at ROWS, so its answers are given here by hand: A up to 60 rows, B from 200 on.
-    differs = np.zeros(cost.shape, np.int64)
-    differs[1, :3] = 1
-    differs[0, 3] = 1
-    near = simplified(optima, tree, 1, Old(old.tree, 1, Sums(differs)))
-    assert near == Split("rows", 128, A, B)
-    assert simplified(optima, tree, 0, Old(old.tree, 1, Sums(differs))) == tree
-
-
-def test_the_old_table_itself_stays_where_it_is_as_plain() -> None:
-    """Its threshold is none of the grid's and cuts the sizes in the same way."""
-    cost = np.array([[[0, 0, 99]], [[99, 9, 0]]])
-    barred = np.zeros_like(cost, np.bool_)
-    optima = optima_of(cost, 2)
-    tree = optima.tree(2)
-    assert tree == Split("hidden", 256, A, B)
-    for threshold, stays in ((128, True), (512, True), (120, False), (384, False)):
-        old = old_of(Split("hidden", threshold, A, B), cost, barred)
-        assert (simplified(optima, tree, 0, old) == old.tree) == stays
-    # One that costs more than the budget, or may not answer, does not stay.
-    dear = old_of(Split("hidden", 64, A, B), cost, barred)
-    assert dear.cost == 9
-    assert simplified(optima, tree, 8, dear) == tree
-    assert simplified(optima, tree, 9, dear) == dear.tree
-    assert simplified(optima, tree, 9, dear._replace(cost=None, tree=Split("hidden", 32, A, B))) == tree
 
 
 def test_a_threshold_that_is_none_of_the_grid_has_no_cost() -> None:

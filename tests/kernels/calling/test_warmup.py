@@ -8,7 +8,6 @@ import torch
 import normtune
 from normtune.kernels import warmup
 from normtune.kernels.calling import dispatch, launcher, layout
-from normtune.kernels.rms_norm import function
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS
 
@@ -34,9 +33,8 @@ def compiled(monkeypatch):
             pass
 
     monkeypatch.setattr(warmup, "load", load)
-    for module in (launcher, dispatch):
-        monkeypatch.setattr(module, "BoundLaunch", Silent)
-    for module in (dispatch, layout, function):
+    monkeypatch.setattr(launcher, "BoundLaunch", Silent)
+    for module in (dispatch, layout):
         monkeypatch.setattr(module, "target_of", lambda tensor: TARGETS["sm_90"])
     monkeypatch.setattr(layout, "INTERPRETED", True)
     yield found
@@ -58,7 +56,7 @@ def rms_norm(rows, needs=False, weight_dtype=torch.bfloat16, **options):
     return partial(normtune.rms_norm, x, weight, **options)
 
 
-def of_weight_alone(rows):
+def of_weight(rows):
     return partial(normtune.rms_norm, tensor(rows, 4096), tensor(4096, needs=True))
 
 
@@ -98,7 +96,7 @@ def transposed(rows):
 CALLS = {
     "rms_norm": rms_norm,
     "rms_norm with gradients": partial(rms_norm, needs=True),
-    "rms_norm, the gradient of the weight alone": of_weight_alone,
+    "rms_norm, the gradient of the weight": of_weight,
     "rms_norm of llama, float32 weight": partial(rms_norm, needs=True, weight_dtype=torch.float32, casting="llama"),
     "rms_norm with a subnormal eps": partial(rms_norm, eps=0.0),
     "rms_norm, batch-invariant": partial(rms_norm, needs=True, batch_invariant=True),
@@ -185,5 +183,5 @@ def test_an_example_with_wrong_arguments_is_refused_by_the_function():
         normtune.warmup(normtune.rms_norm_gated, tensor(2, 64), tensor(64), group_size=48)
     with pytest.raises(TypeError, match=r"^weight is 3: expected a tensor"):
         normtune.warmup(normtune.rms_norm_gated, tensor(2, 64), 3, tensor(2, 64))
-    with pytest.raises(ValueError, match=r"^hidden is 'x': expected an integer from 1 to 1048576, or the function"):
+    with pytest.raises(ValueError, match=r"^hidden is 'x': expected an integer from 1 to 65536, or the function"):
         normtune.warmup("x")

@@ -6,22 +6,19 @@ from hypothesis import strategies as st
 
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.rms_norm import dweight
 from normtune.kernels.rms_norm.config import FINISHES, SCHEDULES, RMSNormConfig
 from normtune.kernels.rms_norm.launch import MAX_COLUMNS_ROWS
-from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN, MAX_TILED_HIDDEN
+from normtune.kernels.rms_norm.spec import MAX_HIDDEN
 from normtune.kernels.target import TARGETS
 
 INT32 = 2**31 - 1
 # What CUDA's driver and HIP's take as the first extent of a grid.
 MAX_GRID = 2**31 - 1
-# And as its second one.
-MAX_GRID_Y = 65535
 # Of operators on rows that run on every target: FP8 needs sm_89.
 SPECS = tuple(spec for spec in operators().values() if spec.config is RMSNormConfig)
 rows_counts = st.integers(1, MAX_ROWS) | st.sampled_from([1, 2, 4096, 4097, 2**24, MAX_ROWS - 1, MAX_ROWS])
-ENDS = [1, 2, 64, 4096, MAX_TILED_HIDDEN, MAX_TILED_HIDDEN + 1, MAX_HIDDEN - 1, MAX_HIDDEN]
-hidden_sizes = st.integers(1, MAX_TILED_HIDDEN) | st.integers(1, MAX_HIDDEN) | st.sampled_from(ENDS)
+ENDS = [1, 2, 64, 4096, MAX_HIDDEN - 1, MAX_HIDDEN]
+hidden_sizes = st.integers(1, MAX_HIDDEN) | st.sampled_from(ENDS)
 powers = st.integers(0, 7).map(lambda power: 1 << power)
 configs = st.builds(
     RMSNormConfig,
@@ -67,9 +64,6 @@ def test_the_default_configs_are_legal_and_count_in_int32_everywhere(rows, hidde
 
 def check(launch, rows, hidden):
     assert 1 <= launch.grid <= MAX_GRID
-    if hidden > MAX_TILED_HIDDEN:
-        check_long(launch, rows, hidden)
-        return
     assert launch.workspace * 4 <= 64 << 20
     # tl.cdiv(rows, BLOCK_ROW), as the loops over blocks and the reduction of partial sums have it.
     assert rows + launch.block_row - 1 <= INT32
@@ -83,21 +77,3 @@ def check(launch, rows, hidden):
         assert covered * launch.block_row >= rows
     if launch.slice_row:
         assert rows <= MAX_COLUMNS_ROWS and rows + launch.num_stages * launch.slice_row <= INT32
-
-
-def check_long(launch, rows, hidden):
-    assert launch.chunks <= MAX_GRID_Y and (launch.chunks - 1) * launch.block_col < hidden
-    assert hidden <= launch.chunks * launch.block_col <= INT32
-    # A float32 a row and chunk, of 4096 columns or more, and bounded partial sums of the weight gradient.
-    assert launch.block_col >= 4096 and launch.block_col & (launch.block_col - 1) == 0
-    partials = launch.workspace - rows * launch.chunks
-    assert partials == (launch.grid * hidden if launch.finish == "reduce" else 0) and partials * 4 <= 64 << 20
-    assert rows - 1 + launch.grid <= INT32 and launch.grid <= rows
-
-
-@given(rows=rows_counts, hidden=hidden_sizes, target=st.sampled_from(list(TARGETS.values())))
-def test_the_weight_gradient_alone_counts_in_int32(rows, hidden, target):
-    parts = dweight.parts_of(rows, hidden, target.sms)
-    assert 1 <= parts <= MAX_GRID // -(-hidden // 128)
-    assert parts * hidden * 4 <= 64 << 20
-    assert rows - 1 + 4 * parts * 16 <= INT32

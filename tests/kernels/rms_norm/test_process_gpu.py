@@ -138,7 +138,7 @@ def test_after_a_warmup_no_call_loads_a_binary(dtype, hidden, batch_invariant):
     ("arguments", "message"),
     [
         ((0,), "hidden is 0"),
-        ((1048577,), "hidden is 1048577"),
+        ((65537,), "hidden is 65537"),
         ((64, torch.float64), "dtype is torch.float64"),
         ((64, torch.bfloat16, "cpu"), "device is cpu: expected a CUDA GPU"),
     ],

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import normtune
+from normtune.kernels.calling import fallback
 
 pytestmark = pytest.mark.interpreter
 
@@ -78,3 +79,30 @@ def test_module_starts_as_plain_rms_norm(offset):
     assert module.weight.grad.shape == (48,) and module.weight.grad.abs().sum() > 0
     shown = ", offset=1.0" if offset else ""
     assert repr(module) == f"RMSNorm((48,), eps=1e-05, elementwise_affine=True{shown})"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("counted_loops")
+def test_rows_beyond_the_kernels_are_composed(monkeypatch):
+    composed = []
+    plain_forward = fallback.forward
+    monkeypatch.setattr(fallback, "forward", lambda *arguments: composed.append(1) or plain_forward(*arguments))
+    for hidden, count in ((65536, 0), (65537, 1)):
+        x, weight = torch.randn(2, hidden, requires_grad=True), torch.randn(hidden, requires_grad=True)
+        y = normtune.rms_norm(x, weight)
+        wanted = plain(x, weight, 1e-6, 0.0)
+        torch.testing.assert_close(y, wanted, rtol=1e-4, atol=1e-5)
+        dy = torch.randn_like(y)
+        for found, expected in zip(*(torch.autograd.grad(one, (x, weight), dy) for one in (y, wanted)), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+        assert len(composed) == count
+
+
+def test_the_sum_of_longer_rows_takes_the_memory_of_the_residual():
+    generator = torch.Generator().manual_seed(0)
+    x, residual = (torch.randn(2, 70000, generator=generator) for _ in range(2))
+    weight = torch.randn(70000, generator=generator)
+    expected = normtune.fused_add_rms_norm(x, residual, weight)
+    found = normtune.fused_add_rms_norm(x, residual, weight, in_place=True)
+    assert found[0].data_ptr() == x.data_ptr() and found[1].data_ptr() == residual.data_ptr()
+    assert all(map(torch.equal, found, expected))

@@ -8,7 +8,7 @@ import torch
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm_quantize_fp8.modes import SCALINGS, modes_of, operator_name
+from normtune.kernels.rms_norm_quantize_fp8.modes import SCALINGS, operator_name
 from normtune.kernels.rms_norm_quantize_fp8.spec import QuantizeConfig
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import assert_within, calls_of, nan_outputs, outputs_of, referenced
@@ -57,7 +57,7 @@ def test_parts_have_the_values_of_whole_rows(scaling, variant):
         inputs = spec.references().inputs(problem, torch.Generator().manual_seed(hidden), torch.device("cpu"), True)
         found = []
         for schedule in ("row", "parts"):
-            config = QuantizeConfig(schedule, 1, 4, 1, 1, amax="atomic" if modes_of(problem).has_amax else "none")
+            config = QuantizeConfig(schedule, 1, 4, 1, 1)
             launch = spec.launch(config, problem, target)
             found.append(outputs_of(spec, problem, launch, inputs))
         assert launch.slice_col == 512 < launch.block_col

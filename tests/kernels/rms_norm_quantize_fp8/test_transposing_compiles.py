@@ -32,35 +32,17 @@ def test_one_of_each_kind_compiles(target, variant):
     kinds = {}
     for rows, hidden in ((1024, 8192), (1000, 100)):
         for problem, launch in pairs(NAME, target, rows, hidden, variant):
-            kind = (hidden, launch.transpose is None, launch.norm.looped, launch.norm.finish, launch.norm.chunks > 0)
+            kind = (hidden, launch.norm.looped, launch.norm.chunks > 0)
             kinds[kind] = (problem, launch)
     found = compiled_within(target, kinds.values())
-    for one in found:
-        launch = one.job.launch
-        assert len(one.binaries) == 1 + (launch.transpose is not None) + (launch.norm.finish != "none")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("variant", ["", "e5m2", "rounded_norm"])
-def test_no_two_uses_share_a_conversion(variant):
-    """One of them is lost by ptxas 12.8: `prmt` of a register that nothing wrote."""
-    unlooped = [pair for pair in pairs(NAME, "sm_90", 1024, 4096, variant) if pair[1].transpose is None]
-    text = text_of(compiled_within("sm_90", [pair for pair in unlooped if pair[1].norm.num_stages == 1][:2]))
-    for function in text.split(".visible .entry")[1:]:
-        made = set(re.findall(r"cvt\.rn\.satfinite\.e\dm\dx2\.f32\s+(%rs\d+)", function))
-        pairs_of = re.findall(r"mov\.b32\s+%r\d+, \{(%rs\d+), (%rs\d+)\}", function)
-        in_vectors = [register for pair in pairs_of if made.issuperset(pair) for register in pair]
-        assert bool(in_vectors) == bool(made)
-        for register in in_vectors:
-            assert len(re.findall(rf"[,{{]\s*{register}\b", function)) == 1
+    assert all(len(one.binaries) == 2 + ("no_amax" not in variant) for one in found)
 
 
 @pytest.mark.slow
 def test_variants_compile():
     off = "rounded_norm+rounded_product+with_y+with_residual"
     for variant in (off, f"{off}+rounded_sum"):
-        chosen = [pair for pair in pairs(NAME, "sm_90", 1024, 1000, variant, "default") if pair[1].transpose is None]
-        compiled_within("sm_90", chosen[:2])
+        compiled_within("sm_90", pairs(NAME, "sm_90", 1024, 1000, variant, "default")[:2])
 
 
 @pytest.mark.slow
@@ -83,10 +65,3 @@ def test_the_transposition_compiles(target):
         pair for rows, hidden in ((1024, 4096), (1023, 100)) for pair in pairs("transpose_fp8", target, rows, hidden)
     ]
     compiled_within(target, chosen[::5])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("target", "variant"), [("sm_90", ""), ("gfx942", "fnuz")])
-def test_the_default_space_of_tiles_compiles(target, variant):
-    chosen = [pair for pair in pairs(NAME, target, 1024, 4096, variant) if pair[1].transpose is None]
-    compiled_within(target, chosen)

@@ -30,11 +30,8 @@ MIXED = (
 )
 # Whole tiles, no whole one, one row, one column, tiles cut on both sides.
 SHAPES = [(64, 128), (1, 1), (33, 129), (31, 300), (96, 40)]
-WHOLE = TransposingConfig("tile", 32, 8, 1, 0, 512, "atomic")
-IN_TILES = TransposingConfig("tile", 32, 4, 3, 0, 64, "reduce")
-THEN = TransposingConfig(
-    "split", 1, 4, block_col=128, amax="reduce", transpose_row=32, transpose_col=64, transpose_warps=4
-)
+OF_ROWS = TransposingConfig("block_row", 2, 4)
+IN_CHUNKS = TransposingConfig("split", 1, 4, block_col=128, transpose_row=32, transpose_col=64, transpose_warps=4)
 
 
 def bits(tensor):
@@ -56,9 +53,7 @@ def test_both_layouts_are_within_rounding_and_one_matrix(variant, rows, hidden):
     dtype = random.Random(f"{variant}{rows}").choice(SPEC.dtypes)
     problem, inputs, kept = case(rows, hidden, variant, dtype, target)
     expected = SPEC.references().reference(problem, inputs, **SPEC.scalars)
-    tiles = [one for one in kept if one.config.schedule == "tile"]
-    others = [one for one in kept if one.config.schedule != "tile"]
-    for config, launch in (random.Random(hidden).choice(one) for one in (tiles, others)):
+    for config, launch in random.Random(hidden).sample(kept, 2):
         outputs = outputs_of(SPEC, problem, launch, inputs)
         assert outputs.keys() == expected.keys() and outputs["q_t"].shape == (hidden, rows)
         assert torch.equal(bits(outputs["q_t"]), bits(outputs["q"].view(torch.uint8).t())), config
@@ -66,15 +61,11 @@ def test_both_layouts_are_within_rounding_and_one_matrix(variant, rows, hidden):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", [WHOLE, IN_TILES, THEN], ids=["whole", "tiles", "then"])
+@pytest.mark.parametrize("config", [OF_ROWS, IN_CHUNKS], ids=["rows", "chunks"])
 def test_each_way_writes_every_element_and_no_other(config):
     for rows, hidden in SHAPES:
         problem, inputs, _ = case(rows, hidden, "with_y+with_residual")
         launch = SPEC.launch(config, problem, TARGET)
-        assert (launch.transpose is None, launch.norm.looped) == (
-            config.schedule == "tile",
-            config is IN_TILES and hidden > 64,
-        )
         around = torch.full((hidden * rows + 64,), 0x35, dtype=torch.uint8)
         outputs = nan_outputs(SPEC, problem)
         outputs["q_t"] = around[32:-32].view(torch.float8_e4m3fn).view(hidden, rows)
@@ -84,7 +75,7 @@ def test_each_way_writes_every_element_and_no_other(config):
         assert torch.equal(bits(outputs["q_t"]), bits(outputs["q"].view(torch.uint8).t()))
 
 
-@pytest.mark.parametrize("config", [WHOLE, IN_TILES, THEN], ids=["whole", "tiles", "then"])
+@pytest.mark.parametrize("config", [OF_ROWS, IN_CHUNKS], ids=["rows", "chunks"])
 def test_a_transposition_that_is_wrong_in_one_element_is_outside(config):
     problem, inputs, _ = case(40, 100)
     outputs = outputs_of(SPEC, problem, SPEC.launch(config, problem, TARGET), inputs)
@@ -98,7 +89,7 @@ def test_a_transposition_that_is_wrong_in_one_element_is_outside(config):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [pytest.param(64, marks=pytest.mark.slow), 63])
-@pytest.mark.parametrize("config", [WHOLE, IN_TILES, THEN], ids=["whole", "tiles", "then"])
+@pytest.mark.parametrize("config", [OF_ROWS, IN_CHUNKS], ids=["rows", "chunks"])
 def test_the_gate_passes_each_way(config, rows, monkeypatch):
     monkeypatch.setattr(timing_gate, "CALLS", 2)
     monkeypatch.setattr(timing_trial, "_TRIAL_ROWS", (61, 48, 1))

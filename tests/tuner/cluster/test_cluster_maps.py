@@ -94,7 +94,7 @@ def test_nodes_with_other_versions_are_a_line(machines, monkeypatch: pytest.Monk
 
 def test_a_fit_on_a_cluster_writes_the_bytes_of_one_here(machines, begun, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    fit = "fit", "--recording", "nvidia-h200-reduce-partials", "--out", "heuristics.py"
+    fit = "fit", "--recording", "nvidia-h200-qk-norm", "--out", "heuristics.py"
     succeed(*fit)
     here = Path("heuristics.py").read_bytes()
     Path("heuristics.py").unlink()
@@ -115,7 +115,7 @@ def test_a_check_on_a_cluster_knows_the_operators_of_a_file_on_its_nodes(machine
 def test_a_cluster_that_is_not_there_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason="there is no Ray: pip install 'normtune[ray]'")
     monkeypatch.chdir(tmp_path)
-    fit = "fit", "--recording", "nvidia-h200-reduce-partials", "--out", "heuristics.py"
+    fit = "fit", "--recording", "nvidia-h200-qk-norm", "--out", "heuristics.py"
     told = refused(*fit, "--ray", "127.0.0.1:1", kind=NormtuneError)
     assert "--ray 127.0.0.1:1: no Ray cluster is there" in told
     assert not Path("heuristics.py").exists()

@@ -9,7 +9,6 @@ import pytest
 from normtune.errors import UsageError
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tests.tuner.benches import sweep
@@ -147,10 +146,14 @@ def test_what_was_compiled_before_an_interrupt_is_kept(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.long
 def test_changed_kernels_and_binaries_that_are_not_there_are_compiled_and_counted(toy, tmp_path, own_cache):
-    # Rows longer than a tile, for which only 16 warps are legal, have kernels of their own.
-    hiddens, configs = (1024, 2 * MAX_TILED_HIDDEN), [RMSNormConfig("row", num_warps=count) for count in (4, 16)]
-    filled(plan_of("toy", *configs, hiddens=hiddens), tmp_path / "out")
-    # The kernel of tiles changes, those of long rows do not; one config more is asked for.
+    configs = [RMSNormConfig("row", num_warps=count) for count in (4, 16)]
+    others = plan_of("rms_norm_forward", RMSNormConfig("row", num_warps=8), hiddens=(1024,)).tasks
+
+    def both(*chosen):
+        return Plan((*plan_of("toy", *chosen, hiddens=(1024,)).tasks, *others), {})
+
+    filled(both(*configs), tmp_path / "out")
+    # The kernel of one operator changes, that of the other does not; one config more is asked for.
     text = (tmp_path / "toy_kernels.py").read_text()
     changed = text.replace(
         "extent(y_stride, ALIGNMENT), o_row, o_col, mask, b_y)",
@@ -158,7 +161,7 @@ def test_changed_kernels_and_binaries_that_are_not_there_are_compiled_and_counte
     )
     assert changed != text
     toy.kernels("toy_kernels", changed)
-    cache = swept(plan_of("toy", *configs, MORE, hiddens=hiddens), tmp_path, tmp_path / "out")
+    cache = swept(both(*configs, MORE), tmp_path, tmp_path / "out")
     assert cache.line() == f"1 of 4 binaries found in {tmp_path}/out; compiled here: 3"
     assert [path for path in files(own_cache) if path.suffix == ".cubin"]
 

@@ -1,1 +1,0 @@
-"""The sum of partial sums, as an operator of its own."""
