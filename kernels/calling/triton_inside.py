@@ -1,8 +1,8 @@
 """Triton's private interfaces; no other module of normtune uses any.
 
 In: kernels, their calls, binaries. Out: launches without Triton's binder, the launches of a function, the frontend's
-code of a kernel, and what binaries depend on. Where a private name is missing or differs, one of `OTHER` is raised, and
-callers use the public interface or go without. Does not import torch, which the processes that compile do not load.
+code of a kernel. Where a private name is missing or differs, one of `OTHER` is raised, and callers use the public
+interface or go without. Does not import torch, which the processes that compile do not load.
 """
 
 import sys
@@ -329,15 +329,6 @@ def do_without_torch() -> None:
         del sys.modules["torch"]
 
 
-def toolchain() -> tuple[str, str, Mapping[str, str]]:
-    """What binaries depend on besides the kernels: names of Triton's build and its assembler, and variables."""
-    from triton._C.libtriton import get_cache_invalidating_env_vars
-    from triton.compiler import make_backend
-    from triton.runtime.cache import triton_key
-
-    return triton_key(), make_backend(current_target()).hash(), dict(get_cache_invalidating_env_vars())
-
-
 def current_target() -> Any:
     """Triton's name of the target of this process."""
     from triton.runtime.driver import driver
@@ -391,10 +382,3 @@ def frontend_code(kernel: Any, compile: Mapping[str, Any], given: Mapping[str, A
     module = source.make_ir(target, options, implementation, backend.get_module_map(), context)
     # This stage inlines functions, so the result does not depend on how the code is divided into them.
     return target, stages["ttir"](module, {}).str_nodebug()
-
-
-def binary_in(files: Mapping[str, str], key: str) -> Any:
-    """The compiled kernel in files of Triton's cache (by name), in the folder `key`."""
-    from triton.compiler import CompiledKernel
-
-    return CompiledKernel(None, files, key)

@@ -8,31 +8,16 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from pebble import ProcessExpired
 
 from normtune.results.parallel.operator_files import files_of_operators
 from normtune.results.parallel.tasks import TaskPool
-from normtune.tuner.cluster.node_compiler import Report, compiled
-from normtune.tuner.compiling.binary_list import Toolchain
+from normtune.tuner.cluster.node_compiler import compiled
 
 # Exit code of a process that Ray lost, as if it were killed.
 _KILLED = -9
-
-
-class Made(NamedTuple):
-    """A kernel that was compiled on some node.
-
-    Attributes:
-        archive: Ray's object with its files, a `node_compiler.Archive`.
-        toolchain: of that node.
-        files: SHA-256 of each file.
-    """
-
-    archive: Any
-    toolchain: Toolchain
-    files: Mapping[str, str]
 
 
 class CompilerTasks(TaskPool):
@@ -42,18 +27,18 @@ class CompilerTasks(TaskPool):
         ray: connected.
         target: architecture.
         wanted: versions that a node must have, as `on_node.facts`.
-        made: receives what is compiled, by Triton's name of the kernel.
+        archives: receives Ray's objects with the files, each a `node_compiler.Archive`, by Triton's name of the kernel.
 
     Raises:
         NormtuneError: the cluster has no CPUs.
     """
 
     def __init__(
-        self, ray: ModuleType, target: str, wanted: Mapping[str, str], made: MutableMapping[str, Made]
+        self, ray: ModuleType, target: str, wanted: Mapping[str, str], archives: MutableMapping[str, Any]
     ) -> None:
         lost = partial(ProcessExpired, code=_KILLED)
         super().__init__(ray, wanted, compiled, (target, files_of_operators()), lost)
-        self._made = made
+        self._archives = archives
 
     def schedule(
         self, function: Callable[..., Any], args: Sequence[Any] = (), timeout: float | None = None
@@ -64,8 +49,7 @@ class CompilerTasks(TaskPool):
     def join(self) -> None:
         """Do nothing: Ray ends the processes."""
 
-    def _noted(self, result: Report, kept: Any) -> Any:
-        pickled, files = result
-        outcome = pickle.loads(pickled)
-        self._made.update({kernel: Made(kept, outcome.toolchain, files[kernel]) for kernel in files})
+    def _noted(self, result: bytes, kept: Any) -> Any:
+        outcome = pickle.loads(result)
+        self._archives.update(dict.fromkeys(outcome.kernels, kept))
         return outcome

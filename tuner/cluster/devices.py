@@ -17,7 +17,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.results.parallel import on_node as parallel_on_node
 from normtune.results.parallel.connect import REPLAYS, in_one_line
 from normtune.tuner.cluster import on_node
-from normtune.tuner.cluster.binaries import CompilerTasks, Made
+from normtune.tuner.cluster.binaries import CompilerTasks
 from normtune.tuner.cluster.remote import ActorLostError, RemoteWorker
 from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.device.bench import Bench
@@ -83,8 +83,8 @@ class ClusterDevices:
             ray.cloudpickle.register_pickle_by_value(module)
         self._actor = ray.remote(num_cpus=0, max_restarts=0, **options)(on_node.Node)
         self._facts = parallel_on_node.facts()
-        self._made: dict[str, Made] = {}
-        self._compilers = Compilers(elsewhere=lambda target: CompilerTasks(ray, target, self._facts, self._made))
+        self._archives: dict[str, Any] = {}
+        self._compilers = Compilers(elsewhere=lambda target: CompilerTasks(ray, target, self._facts, self._archives))
         self._compilers.enter()  # they stay while no device is there
         # Actors that wait for a GPU, by the answer that says where they are.
         self._waiting: dict[Any, Any] = {}
@@ -182,7 +182,7 @@ class ClusterDevices:
         elif self._losses[name] >= MOST_LOST:
             self._leave_out(name, f"its actor was lost {MOST_LOST} times", actor)
         else:
-            worker = RemoteWorker(self._ray, actor, name, self._made)
+            worker = RemoteWorker(self._ray, actor, name, self._archives)
             bench = Bench(self._opener, self._compilers, name, worker.start)
             self._closing.callback(bench.close)
             self._workers[bench] = worker

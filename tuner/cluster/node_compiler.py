@@ -1,7 +1,7 @@
 """Compiles jobs on a node of a cluster, in a process beside that of Ray's task, and reads the files of the binaries.
 
-In: a call of the compiler. Out: its result, and the files of each kernel with their digests. Calls and results are
-pickled, since Ray's process does not know the operators of files.
+In: a call of the compiler. Out: its result, and the files of each kernel. Calls and results are pickled, since Ray's
+process does not know the operators of files.
 """
 
 import atexit
@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from normtune.results.parallel.operator_files import Files, unpacked
-from normtune.tuner.compiling.binary_cache import FOLDER, Folder
-from normtune.tuner.compiling.binary_list import digests
+from normtune.tuner.compiling.kernel_cache import FOLDER, Folder, kernel_files
 from normtune.tuner.compiling.pool import BESIDE_A_GPU, Executor, processes
 
-# The pickled result of a call, and the SHA-256 of the files of each kernel.
-Report: TypeAlias = tuple[bytes, Mapping[str, Mapping[str, str]]]
 # Contents of the files of each kernel.
 Archive: TypeAlias = Mapping[str, Mapping[str, bytes]]
 
@@ -33,7 +30,7 @@ def _pool(target: str, files: Files) -> Executor:
     return processes(1, target, BESIDE_A_GPU, scratch.path, paths, Folder(str(folder), fills=True))
 
 
-def compiled(target: str, files: Files, call: bytes, seconds: float | None) -> tuple[Report, Archive]:
+def compiled(target: str, files: Files, call: bytes, seconds: float | None) -> tuple[bytes, Archive]:
     """Call the compiler.
 
     Args:
@@ -45,14 +42,14 @@ def compiled(target: str, files: Files, call: bytes, seconds: float | None) -> t
     Raises:
         Exception: as `Executor.schedule`.
     """
-    found: tuple[Report, Archive] = _pool(target, files).schedule(_called, args=(call,), timeout=seconds).result()
+    found: tuple[bytes, Archive] = _pool(target, files).schedule(_called, args=(call,), timeout=seconds).result()
     return found
 
 
-def _called(call: bytes) -> tuple[Report, Archive]:
+def _called(call: bytes) -> tuple[bytes, Archive]:
     function, arguments = pickle.loads(call)
     outcome = function(*arguments)
     folder = Path(os.environ[FOLDER])
-    files = {kernel: digests(folder / kernel) for kernel in outcome.kernels}
-    archive = {kernel: {name: (folder / kernel / name).read_bytes() for name in files[kernel]} for kernel in files}
-    return (pickle.dumps(outcome), files), archive
+    files = {kernel: kernel_files(folder / kernel) for kernel in outcome.kernels}
+    archive = {kernel: {name: file.read_bytes() for name, file in each.items()} for kernel, each in files.items()}
+    return pickle.dumps(outcome), archive

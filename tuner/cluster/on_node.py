@@ -2,7 +2,7 @@
 
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class Node:
         """
         from normtune.kernels.load_file import load
         from normtune.results.parallel.operator_files import unpacked
-        from normtune.tuner.compiling.binary_cache import Folder
+        from normtune.tuner.compiling.kernel_cache import Folder
         from normtune.tuner.device.limits import limits_of
         from normtune.tuner.device.worker import Worker
 
@@ -52,31 +52,17 @@ class Node:
         """The worker's answer to a step."""
         return self._worker.call(step, *arguments, seconds=seconds)
 
-    def supply(self, target: str, made: Mapping[str, Any], *archives: Mapping[str, Mapping[str, bytes]]) -> int:
-        """Put kernels where the worker finds them; returns the number of those whose files are not as they were made.
+    def supply(self, kernels: Collection[str], *archives: Mapping[str, Mapping[str, bytes]]) -> int:
+        """Put the files of kernels where the worker finds them; returns the number of damaged kernels."""
+        from normtune.tuner.compiling.kernel_cache import kernel_files
 
-        Args:
-            target: architecture.
-            made: toolchain and digests of the files, by kernel.
-            archives: files by kernel.
-        """
-        from normtune.tuner.compiling.binary_list import add, digests
-
-        intact = []
-        for kernel, (_, files) in made.items():
-            folder = Path(self._scratch.path, kernel)
+        folders = [Path(self._scratch.path, kernel) for kernel in kernels]
+        for folder in folders:
             folder.mkdir(exist_ok=True)
             for archive in archives:
-                for name, content in archive.get(kernel, {}).items():
+                for name, content in archive.get(folder.name, {}).items():
                     Path(folder, name).write_bytes(content)
-            if digests(folder) == files:
-                intact.append(kernel)
-        toolchains = [made[kernel][0] for kernel in intact]
-        for index, toolchain in enumerate(toolchains):
-            if toolchain not in toolchains[:index]:  # almost always one: a list is written as a whole
-                alike = {kernel: [kernel] for kernel in intact if made[kernel][0] == toolchain}
-                add(Path(self._scratch.path), target, toolchain, alike)
-        return len(made) - len(intact)
+        return sum(not kernel_files(folder) for folder in folders)
 
     def close(self) -> Any:
         """End the worker; returns the summary of the clocks."""

@@ -8,8 +8,7 @@ from typing import Any
 from normtune.errors import NormtuneError
 from normtune.results.parallel.connect import in_one_line
 from normtune.results.parallel.operator_files import files_of_operators
-from normtune.tuner.cluster.binaries import Made
-from normtune.tuner.compiling.binary_cache import Folder
+from normtune.tuner.compiling.kernel_cache import Folder
 from normtune.tuner.device.engine import DeviceGoneError, Identity, NoMemoryError, Opener
 from normtune.tuner.device.limits import Limits
 from normtune.tuner.device.worker import START_SECONDS, WorkerLostError
@@ -30,16 +29,16 @@ class RemoteWorker:
         ray: connected.
         actor: an `on_node.Node`.
         name: of the device.
-        made: kernels that can be brought to the node.
+        archives: Ray's objects with the files that can be brought to the node, by kernel.
 
     Attributes:
         identity, limits: of the engine and its device, once it is open.
         is_lost: whether the actor or its node is gone.
     """
 
-    def __init__(self, ray: ModuleType, actor: Any, name: str, made: Mapping[str, Made]) -> None:
+    def __init__(self, ray: ModuleType, actor: Any, name: str, archives: Mapping[str, Any]) -> None:
         self.actor = actor
-        self._ray, self._name, self._made = ray, name, made
+        self._ray, self._name, self._archives = ray, name, archives
         self._brought: set[str] = set()
         self._refused = 0
         self._opening: Any = None
@@ -58,15 +57,11 @@ class RemoteWorker:
 
     def supply(self, kernels: Collection[str]) -> None:
         """Bring kernels from Ray's object store to the node; what does not arrive is compiled there."""
-        made = {
-            kernel: self._made[kernel] for kernel in kernels if kernel in self._made and kernel not in self._brought
-        }
-        if not made:
+        missing = [kernel for kernel in kernels if kernel in self._archives and kernel not in self._brought]
+        if not missing:
             return
-        self._brought |= made.keys()
-        archives = {each.archive for each in made.values()}
-        listed = {kernel: (each.toolchain, each.files) for kernel, each in made.items()}
-        answer = self.actor.supply.remote(self.identity.target.name, listed, *archives)
+        self._brought.update(missing)
+        answer = self.actor.supply.remote(missing, *{self._archives[kernel] for kernel in missing})
         with suppress(self._ray.exceptions.RayError):  # a lost actor fails the next step
             self._refused += self._ray.get(answer, timeout=_GRACE_SECONDS)
 

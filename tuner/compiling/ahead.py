@@ -1,7 +1,7 @@
 """Compiles the binaries of a plan without a GPU, into a folder for a sweep on another machine.
 
 In: a plan and its target. Out: the filled folder, and counts. The launch of the gate may use another kernel for the sum
-of partial sums than the sweep's, so both are compiled. `binary_cache` reads the folder.
+of partial sums than the sweep's, so both are compiled. `kernel_cache` reads the folder.
 """
 
 import os
@@ -16,9 +16,7 @@ from normtune.kernels.call import AnyLaunch, ImplementationLaunch
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS, Target
-from normtune.tuner.compiling.binary_cache import Folder, name_of
-from normtune.tuner.compiling.binary_list import add
-from normtune.tuner.compiling.compiler import Compiled
+from normtune.tuner.compiling.kernel_cache import Folder, python_version, triton_version
 from normtune.tuner.compiling.pool import CompilePool
 from normtune.tuner.plan.binaries import Job, jobs_of
 from normtune.tuner.plan.plan import Plan
@@ -72,7 +70,7 @@ def compile_ahead(
 
     Raises:
         UsageError: this Triton cannot compile for the target.
-        NormtuneError: no compiler can start, or the list of binaries cannot be written.
+        NormtuneError: no compiler can start.
     """
     jobs = jobs_of(_launches(plan, target))
     if target.name not in TARGETS:
@@ -80,19 +78,12 @@ def compile_ahead(
     begin(len(jobs))
     output = Folder(str(folder.resolve()), fills=True)
     pool = CompilePool(jobs, target.name, on_progress=lambda count: on_progress(count, len(jobs)), folder=output)
-    results: list[Compiled] = []
-    try:
-        for result in pool:
-            results.append(result)
-    finally:
-        pool.close()
-        good = [(result, result.toolchain) for result in results if result.toolchain]
-        if good:  # also after an interrupt: a binary that is not listed is compiled again
-            listed = {name_of(result.job.problem, result.job.launch): result.kernels for result, _ in good}
-            add(folder, target.name, good[0][1], listed)
-    triton, python = good[0][1][:2] if good else ("", "")
+    with closing(pool):
+        results = list(pool)
+    good = [result for result in results if result.kernels]
+    triton, python = (triton_version(), python_version()) if good else ("", "")
     failures = Counter(outcome for result in results if (outcome := result.on(target))[0] != "ok")
-    compiled = sum(bool(result.made) for result, _ in good)
+    compiled = sum(bool(result.made) for result in good)
     return Ahead(folder, target.name, len(good), compiled, triton, python, failures)
 
 

@@ -9,8 +9,8 @@ from threading import Lock
 from normtune.kernels.call import AnyLaunch, ImplementationLaunch
 from normtune.kernels.problem import Problem
 from normtune.results.records import Outcome, TimedCode
-from normtune.tuner.compiling.binary_cache import BinaryCache
 from normtune.tuner.compiling.compiler import Compiled
+from normtune.tuner.compiling.kernel_cache import KernelCache
 from normtune.tuner.compiling.pool import BESIDE_A_GPU, CompilePool, Executor
 from normtune.tuner.plan.plan import Plan, Task
 
@@ -27,9 +27,8 @@ class Binaries:
         undigested: why code has no digest; empty if it has.
     """
 
-    def __init__(self, target: str, cache: BinaryCache | None = None, elsewhere: Executor | None = None) -> None:
+    def __init__(self, target: str, cache: KernelCache | None = None, elsewhere: Executor | None = None) -> None:
         self.undigested = ""
-        self._target = target
         self._cache = cache
         self._wanted: set[Task] = set()
         self._requests = Lock()
@@ -58,8 +57,8 @@ class Binaries:
         result = self._pool.result(problem, launch, seconds)
         if result is not None:
             self.undigested = result.undigested or self.undigested
-            if self._cache and result.toolchain:
-                self._cache.note(problem, launch, result.made, result.toolchain, self._target)
+            if self._cache and result.kernels:
+                self._cache.note(problem, launch, bool(result.made))
         return result
 
     def kernels(self, task: Task) -> set[str]:
@@ -93,7 +92,7 @@ class Compilers:
         folder: of the cache, if any.
     """
 
-    def __init__(self, cache: BinaryCache | None = None, elsewhere: Callable[[str], Executor] | None = None) -> None:
+    def __init__(self, cache: KernelCache | None = None, elsewhere: Callable[[str], Executor] | None = None) -> None:
         self._elsewhere = elsewhere
         self.folder = cache.folder if cache else None
         self._cache = cache

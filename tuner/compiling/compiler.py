@@ -4,12 +4,9 @@ In: a `Job`, and the target of the process. Out: `Compiled`, with the compiler's
 and digests of the code. `pool` runs the jobs.
 """
 
-import base64
-import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 from normtune.errors import NormtuneError
@@ -22,8 +19,7 @@ from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import Target
 from normtune.results.parallel.processes import belong_to_parent
 from normtune.results.records import TimedCode, launch_digest
-from normtune.tuner.compiling.binary_cache import Folder, python_version
-from normtune.tuner.compiling.binary_list import Toolchain
+from normtune.tuner.compiling.kernel_cache import Folder, key_of
 from normtune.tuner.compiling.resources import Resources, resources_of
 from normtune.tuner.machine.processes import use_scratch
 from normtune.tuner.plan.binaries import Job
@@ -48,7 +44,6 @@ class Compiled(NamedTuple):
         codes: code of each (problem, launch) pair that the job serves; empty if Triton's frontend failed.
         kernels: Triton's names of all kernels of these pairs, if they were compiled.
         made: those kernels that were in no cache.
-        toolchain: of this machine; None if the compiler failed.
         undigested: why the code of a compiled binary has no digest; empty if there is a digest.
     """
 
@@ -62,7 +57,6 @@ class Compiled(NamedTuple):
     codes: tuple[TimedCode, ...] = ()
     kernels: tuple[str, ...] = ()
     made: tuple[str, ...] = ()
-    toolchain: Toolchain | None = None
     undigested: str = ""
 
     def on(self, target: Target) -> tuple[str, str]:
@@ -165,9 +159,8 @@ def _described(
         binaries=tuple(assembly) if keep_assembly else (),
         resources=tuple(map(resources_of, kernels)) if keep_assembly else (),
         codes=tuple(code._replace(machine=machine) for code, machine in zip(codes, machines, strict=True)),
-        kernels=tuple(sorted(map(cache_name, names))),
-        made=tuple(sorted(map(cache_name, names & _COMPILED))),
-        toolchain=toolchain(),
+        kernels=tuple(sorted(map(key_of, names))),
+        made=tuple(sorted(map(key_of, names & _COMPILED))),
     )
 
 
@@ -179,23 +172,6 @@ def _one_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     text = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
     return f"{type(error).__name__}: {text}"[:200]
-
-
-def cache_name(kernel: str) -> str:
-    """Folder of a kernel in Triton's cache, from its hash."""
-    return base64.b32encode(bytes.fromhex(kernel)).decode().rstrip("=")
-
-
-@cache
-def toolchain() -> Toolchain:
-    """The toolchain of this process."""
-    from triton import __version__
-
-    from normtune.kernels.calling import triton_inside
-
-    *texts, variables = triton_inside.toolchain()
-    build, assembler = (hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts)
-    return Toolchain(__version__, python_version(), build, assembler, variables)
 
 
 def _note_compilation(*, metadata: Mapping[str, Any], cache_hit: bool, **_: Any) -> None:

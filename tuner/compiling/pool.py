@@ -22,8 +22,8 @@ from normtune.kernels.problem import Problem
 from normtune.results.parallel.interrupts import shielded
 from normtune.results.parallel.processes import Scratch, cores
 from normtune.results.records import TimedCode, launch_digest
-from normtune.tuner.compiling.binary_cache import Folder
 from normtune.tuner.compiling.compiler import Compiled, activate, compile_job
+from normtune.tuner.compiling.kernel_cache import Folder
 from normtune.tuner.machine.processes import SPAWN, check_guarded, exit_text, start_tracker
 from normtune.tuner.plan.binaries import Job, compile_class, jobs_of
 

@@ -23,8 +23,8 @@ from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import Target
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Outcome
 from normtune.tuner.compiling.binaries import Binaries, Compilers
-from normtune.tuner.compiling.binary_cache import Folder
 from normtune.tuner.compiling.compiler import Compiled
+from normtune.tuner.compiling.kernel_cache import Folder
 from normtune.tuner.device.engine import (
     Block,
     DeviceGoneError,

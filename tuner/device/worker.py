@@ -19,7 +19,7 @@ from typing import Any
 from normtune.errors import NormtuneError
 from normtune.kernels.load_file import load, loaded
 from normtune.results.parallel.processes import belong_to_parent
-from normtune.tuner.compiling.binary_cache import Folder
+from normtune.tuner.compiling.kernel_cache import Folder
 from normtune.tuner.device.engine import DeviceLostError, Engine, Identity, NoMemoryError, Opener
 from normtune.tuner.machine.processes import SPAWN, check_guarded, exit_text, start_tracker
 

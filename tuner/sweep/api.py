@@ -18,7 +18,7 @@ from normtune.results.options import keywords_of
 from normtune.results.records import Device
 from normtune.tuner.compiling.ahead import Ahead, compile_ahead
 from normtune.tuner.compiling.binaries import Compilers
-from normtune.tuner.compiling.binary_cache import BinaryCache, check_out
+from normtune.tuner.compiling.kernel_cache import KernelCache, check_out
 from normtune.tuner.device.bench import Bench
 from normtune.tuner.device.engine import Identity, Phases
 from normtune.tuner.device.open import NoDeviceError
@@ -175,7 +175,7 @@ class _Sweeping:
         self._request, self._wanted, self._display = request, wanted, display
         self._begun, self._closing = begun, closing
         self._url = resolve_url(None if request.store is None else os.fspath(request.store))
-        self._cache = None if request.cache is None else BinaryCache(Path(request.cache))
+        self._cache = None if request.cache is None else KernelCache(Path(request.cache))
         path = sqlite_path(parse(self._url))
         self._store: Store | None = None
         if path is None or path.exists():
