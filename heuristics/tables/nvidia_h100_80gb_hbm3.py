@@ -3,12 +3,12 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H100 80GB HBM3, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:c8bb53e702b37108097596d8d88693c93d27549c814d6b72a01914ea61ac3d13
+# Data:     sha256:862b8fcb9af06e175068db279c62f3a4b6205110133a661aba83a6ddbac0837c
 #           (120016 measurements, 2026-11-28)
 # Kernels:  rms_norm_backward
-#           sha256:ff2001a6c3a00204d4794b313fcbf331ecc806410a267fdf771c5689d41bd4b3
+#           sha256:3fa556700ab6d35112633ad9f46aeaeb048f355b72f1fa1c2b4da3f9d8301a71
 # Kernels:  rms_norm_forward
-#           sha256:840af361b5e3cbe659c6725f8ebcdac979ff9b18b3e832cba8a451e4a7bdccc1
+#           sha256:0c94ef3f8144089b54d8eced06aa06fa76384735bd30ba091632400f34b08df9
 # Regret:   rms_norm_backward bfloat16: 61 leaves (of 64), 55 configs, mean 0.39 %,
 #           plain mean 0.80 %, worst 14.2 %, means low by at most 0.32 %, within 0.02 %
 #           of the best 61-leaf tree on this grid, cross-validated 1.93 %, plain
@@ -133,12 +133,12 @@
 # Facts:    {"device": {"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms":
 #           132}, "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data":
 #           {"digest":
-#           "sha256:c8bb53e702b37108097596d8d88693c93d27549c814d6b72a01914ea61ac3d13",
+#           "sha256:862b8fcb9af06e175068db279c62f3a4b6205110133a661aba83a6ddbac0837c",
 #           "measurements": 120016, "date": "2026-11-28"}, "kernels":
 #           {"rms_norm_backward":
-#           "sha256:ff2001a6c3a00204d4794b313fcbf331ecc806410a267fdf771c5689d41bd4b3",
+#           "sha256:3fa556700ab6d35112633ad9f46aeaeb048f355b72f1fa1c2b4da3f9d8301a71",
 #           "rms_norm_forward":
-#           "sha256:840af361b5e3cbe659c6725f8ebcdac979ff9b18b3e832cba8a451e4a7bdccc1"},
+#           "sha256:0c94ef3f8144089b54d8eced06aa06fa76384735bd30ba091632400f34b08df9"},
 #           "command": {"recording": "nvidia-h100-80gb-hbm3", "options": {"leaves": 64,
 #           "tie_percent": 0.05, "baseline": "none", "batch_invariant": true}, "out":
 #           "nvidia_h100_80gb_hbm3.py"}, "functions": [{"key": "rms_norm_backward",

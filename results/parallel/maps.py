@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from multiprocessing.connection import Connection, wait
 from multiprocessing.synchronize import Semaphore
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from normtune.results.parallel.processes import belong_to_parent, cores
 
@@ -93,7 +93,7 @@ def _in_processes(function: Callable[[Any], Any], items: Sequence[Any], _: float
         for index, item in enumerate(items):
             pipe, own = pipes[index % count], results[index % count]
             while not own and pipe in waiting:
-                for ready in wait([*waiting]):
+                for ready in cast("list[Connection]", wait([*waiting])):
                     try:
                         waiting[ready].append(ready.recv())
                     except EOFError:
