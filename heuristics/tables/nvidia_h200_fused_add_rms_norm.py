@@ -3,12 +3,12 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:464986217f6e075c7632d54c180d721545182e690482364727708afc2d1b967e
+# Data:     sha256:3320929716f29cde21122dce1a974f12c3ac51f9972533f4f4d8eca1e71193d9
 #           (5887 measurements, 2026-11-27)
 # Kernels:  fused_add_rms_norm_backward
-#           sha256:3d992226dfe10eeba7a6edf721993f4e949ca523af8c5b72946697992988e058
+#           sha256:e0400e164bef1206c537c76065127463a0f9a5c172c012b79c01182474452645
 # Kernels:  fused_add_rms_norm_forward
-#           sha256:6b4af46e6118f88d99c473e1ad4bfb61e1a40a79661d5e28e1f1919428e61456
+#           sha256:e0d4d56cf4714b72cc9aaf6263f274cb1b0db8f63a4e58fff23fb4d235a94afa
 # Regret:   fused_add_rms_norm_backward bfloat16: 32 leaves (of 40), 29 configs, mean
 #           0.07 %, plain mean 0.19 %, worst 4.4 %, means low by at most 0.18 %, within
 #           0.01 % of the best 32-leaf tree on this grid, cross-validated 2.15 %, plain
@@ -48,12 +48,12 @@
 # Format:   5
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:464986217f6e075c7632d54c180d721545182e690482364727708afc2d1b967e",
+#           "sha256:3320929716f29cde21122dce1a974f12c3ac51f9972533f4f4d8eca1e71193d9",
 #           "measurements": 5887, "date": "2026-11-27"}, "kernels":
 #           {"fused_add_rms_norm_backward":
-#           "sha256:3d992226dfe10eeba7a6edf721993f4e949ca523af8c5b72946697992988e058",
+#           "sha256:e0400e164bef1206c537c76065127463a0f9a5c172c012b79c01182474452645",
 #           "fused_add_rms_norm_forward":
-#           "sha256:6b4af46e6118f88d99c473e1ad4bfb61e1a40a79661d5e28e1f1919428e61456"},
+#           "sha256:e0d4d56cf4714b72cc9aaf6263f274cb1b0db8f63a4e58fff23fb4d235a94afa"},
 #           "command": {"recording": "nvidia-h200-fused-add-rms-norm", "options":
 #           {"leaves": 40, "batch_invariant": true}, "out":
 #           "nvidia_h200_fused_add_rms_norm.py"}, "functions": [{"key":
