@@ -28,6 +28,7 @@ DOCUMENTS = (
     "docs/api.md",
     "docs/cluster.md",
     "docs/commands.md",
+    "docs/decisions.md",
     "docs/design.md",
     "docs/fitting.md",
     "docs/glossary.md",
