@@ -50,7 +50,7 @@ class FitArguments(NamedTuple):
         key = matrix.key
         return Case(
             matrix,
-            Legality(spec, self.target, (key.dtype,), served_variants(spec, key)),
+            Legality(spec, self.target, (key.dtype,), served_variants(spec, key), self.options.other_targets),
             self.options,
             # Unpaired times cannot tell a slower config from noise.
             self.incumbents.of(key, self.target) if self.incumbents and matrix.rounds else None,
@@ -94,8 +94,7 @@ class Case:
     def serving(self, dtypes: Sequence[str], batch_invariant: bool = False) -> "Case":
         """The case of a function for these dtypes, or for the batch-invariant mode."""
         key = self.key.batch_invariant if batch_invariant else self.key
-        legality = Legality(self.spec, self.legality.target, dtypes, served_variants(self.spec, key))
-        return replace(self, legality=legality)
+        return replace(self, legality=self.legality.serving(dtypes, served_variants(self.spec, key)))
 
     def on(self, matrix: TimingMatrix, known: TableEntry | None) -> "Case":
         """The case of another matrix, with the decisions `known`."""
@@ -106,5 +105,5 @@ class Case:
         """The comparison of the matrix's configs with the baseline's; None without a baseline."""
         if self.baseline is None:
             return None
-        legality = Legality(self.spec, self.legality.target, (self.key.dtype,), (self.key.variant,))
+        legality = self.legality.serving((self.key.dtype,), (self.key.variant,))
         return Guard(self.matrix, self.baseline.choice, legality.reaches)

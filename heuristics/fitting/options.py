@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin
 
 from normtune.errors import UsageError
 from normtune.kernels.arguments import check
+from normtune.kernels.target import TARGETS, Target
 from normtune.results.options import (
     DEVICE_DOC,
     DEVICE_HELP,
@@ -74,6 +75,9 @@ class FitKeywords:
         default=False,
         doc="Also fit functions that give a row the same bits in every batch.",
     )
+    portable: bool = option(
+        "Choose only configs that are legal on every GPU whose limits normtune knows.", default=False, before="install"
+    )
     regime: str = option("Fit times measured cold, warm or eager.", default=COLD, before="install")
     device: str | None = option(DEVICE_HELP, "NAME", before="install", doc=DEVICE_DOC)
 
@@ -126,6 +130,11 @@ class FitOptions(FitKeywords):
     def cap(self) -> int | None:
         """The greatest regret of a problem, log_ppm; None for no bound."""
         return None if self.max_slowdown is None else round(1e6 * math.log(self.max_slowdown))
+
+    @property
+    def other_targets(self) -> tuple[Target, ...]:
+        """The targets besides the table's own on which its configs must be legal."""
+        return tuple(TARGETS.values()) if self.portable else ()
 
     def seen_from(self, folder: Path, place: Path = Path()) -> "FitOptions":
         """The options of a fit in `place` with files named relative to a folder, as in the header of a table there."""
