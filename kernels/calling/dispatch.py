@@ -299,8 +299,8 @@ def _find(device: int, target: Target) -> TableSelection | None:
     if not selection.exact:
         warnings.warn(
             f"normtune has no table for {plain_name(name)} ({target.name}, {target.sms} SMs) and uses "
-            f"{selection.source}: a minute of `normtune sweep --effort portfolio`, then `normtune fit --install`, "
-            "makes its own",
+            f"{selection.source}: `normtune sweep --effort portfolio && normtune fit --install` on this GPU makes its "
+            "own in a minute",
             stacklevel=5,
         )
     return selection
