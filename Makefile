@@ -23,7 +23,7 @@ export PYTHONSAFEPATH := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 # These take 15 seconds to some minutes to fit again, longer than the others together: `make test` leaves that out.
-LONG := any_gpu nvidia_h100_80gb_hbm3 nvidia_h200 nvidia_h200_rms_norm_gated nvidia_h200_rms_norm_quantize_fp8 nvidia_h200_rms_norm_quantize_fp8_tensor
+LONG := portable portable_rms_norm_gated nvidia_h100_80gb_hbm3 nvidia_h200 nvidia_h200_rms_norm_gated nvidia_h200_rms_norm_quantize_fp8 nvidia_h200_rms_norm_quantize_fp8_tensor
 LONG_FITS := $(LONG:%=heuristics/tables/%.py)
 TABLES := $(filter-out $(LONG_FITS),$(wildcard heuristics/tables/[a-z]*.py))
 

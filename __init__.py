@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from normtune.errors import NormtuneError, UsageError
-    from normtune.heuristics.api.any_gpu import AnyGpuTable, fit_any_gpu
     from normtune.heuristics.api.diff import diff
     from normtune.heuristics.api.fit import Table, fit
     from normtune.heuristics.api.maps import show_map
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AnyGpuTable": "heuristics.api.any_gpu",
     "Config": "kernels.config",
     "FitOptions": "heuristics.fitting.options",
     "FusedAddRMSNorm": "kernels.fused_add_rms_norm.function",
@@ -62,7 +60,6 @@ _HOMES = {
     "export_data": "results.api",
     "export_recording": "results.api",
     "fit": "heuristics.api.fit",
-    "fit_any_gpu": "heuristics.api.any_gpu",
     "from_autotuned": "kernels.custom_op.autotuned",
     "fused_add_rms_norm": "kernels.fused_add_rms_norm.function",
     "inspect_operator": "tuner.inspection.inspect",
@@ -88,7 +85,6 @@ _HOMES = {
 }
 
 __all__ = [
-    "AnyGpuTable",
     "Config",
     "FitOptions",
     "FusedAddRMSNorm",
@@ -110,7 +106,6 @@ __all__ = [
     "export_data",
     "export_recording",
     "fit",
-    "fit_any_gpu",
     "from_autotuned",
     "fused_add_rms_norm",
     "inspect_operator",

@@ -144,10 +144,10 @@ def _dtype(one: Checked, shapes: Sequence[Shape], table: TableUnderTest, rng: ra
     return Plant(next((other.tree for other in table.functions if entry in other.served), one.tree))
 
 
-def _any_gpu(one: Checked) -> Tree:
-    """The table for any GPU, on 132 multiprocessors."""
-    shared = subject.read(locate.SHIPPED / "any_gpu.py").on(132)
-    return next(other.tree for other in shared.functions if one.key in other.served)
+def _portable(one: Checked) -> Tree:
+    """The function of the portable table."""
+    table = subject.read(locate.SHIPPED / "portable.py")
+    return next(other.tree for other in table.functions if one.key in other.served)
 
 
 FRESH = "fresh"
@@ -162,7 +162,7 @@ KINDS: dict[str, Kind] = {
     "up": _tree(lambda one: moved(one.tree, (2, 1), (2, 1))),
     "down": _tree(lambda one: moved(one.tree, (1, 2), (1, 2))),
     "dtype": _dtype,
-    "any_gpu": _tree(_any_gpu),
+    "portable": _tree(_portable),
     "liger": _tree(of_liger),
     "fewer_sms": _tree(lambda one: moved(one.tree, (36, 132))),
     "more_sms": _tree(lambda one: moved(one.tree, (132, 36))),

@@ -1,10 +1,9 @@
 """What a minute on a GPU without a table gains: `sweep --effort portfolio`, on GPUs that its configs do not know.
 
-In: the recorded H200, the H100 of `recorded_spaces`, GPUs simulated from the H200 (`simulated_gpus`), and a folder with
-T4 files of benchmark_hub. Out: benchmarks/results/strategies/portfolio.json and .md. No GPU. Each GPU is left out in
-turn: the table for any GPU and the portfolio come from the others. Only the H100 has times of every config; the H200,
-and so the simulated GPUs, lack those of up to nine in 16 of the portfolio. The H100 was recorded at the shapes of the
-grid `quick` alone.
+In: the recorded H200, the H100 of `recorded_spaces`, and a folder with T4 files of benchmark_hub. Out:
+benchmarks/results/strategies/portfolio.json and .md. No GPU. Each GPU is left out in turn: the portable table and the
+portfolio come from the other one. Only the H100 has times of every config; the H200 lacks those of up to nine in 16 of
+the portfolio. The H100 was recorded at the shapes of the grid `quick` alone.
 
     python benchmarks/portfolio.py FOLDER
 """
@@ -16,19 +15,17 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import FULL_SPACE, foreign
-from normtune.benchmarks.simulated_gpus import GPUS, simulated, times
-from normtune.heuristics.any_gpu.joint import Part
-from normtune.heuristics.any_gpu.pipeline import fit_all
 from normtune.heuristics.fitting.case import FitArguments
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import LEAST_ASSUMED, TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import DECADES, Weighting
 from normtune.heuristics.solver.portfolio import portfolio as best_together
@@ -37,8 +34,8 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.relative_tree import choose_on
-from normtune.kernels.tablefile.tree import choose, regions
+from normtune.kernels.tablefile.tree import Tree, choose, regions
+from normtune.kernels.target import Target
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import read_parquet
 from normtune.results.exchange.recording import load_recording
@@ -54,6 +51,13 @@ _TOP = 200
 
 Candidates = Callable[[Problem], Sequence[Config]]
 Answer = Callable[[Shape], Config]
+
+
+class Part(NamedTuple):
+    """The limits of a GPU, and its timing matrix of an operator."""
+
+    target: Target
+    matrix: TimingMatrix
 
 
 def part_of(evidence: Evidence, name: str) -> Part:
@@ -100,13 +104,13 @@ def losses(part: Part, answer: Answer) -> list[int | None]:
     return [part.matrix.loss(index, answer(shape)) for index, shape in enumerate(part.matrix.problems)]
 
 
-def compare(gpu: str, part: Part, any_gpu: Any, others: Sequence[Region]) -> dict[str, Any]:
+def compare(gpu: str, part: Part, portable: Tree, others: Sequence[Region]) -> dict[str, Any]:
     """One line: an operator on a GPU that is left out, scored where the configs of both tables have times."""
     spec, target, known = operator(part.matrix.key.operator), part.target, {*part.matrix.configs}
     regions_of = [region for region in others if region.config in known]
 
     def in_use(shape: Shape) -> Config:
-        return choose_on(any_gpu, shape, target.sms, target.l2_bytes)
+        return spec.read_config(choose(portable, shape).to_json())
 
     def candidates(problem: Problem) -> list[Config]:
         """Of a sweep, which times the answer of the table in use, too."""
@@ -116,10 +120,10 @@ def compare(gpu: str, part: Part, any_gpu: Any, others: Sequence[Region]) -> dic
     tree = fitted(part, matrix)
     found = {
         "default config": losses(part, lambda shape: spec.default_config(Problem(part.matrix.key, *shape), target)),
-        "table for any GPU": losses(part, in_use),
+        "portable table": losses(part, in_use),
         "portfolio": losses(part, lambda shape: choose(tree, shape)),
     }
-    tables = zip(found["table for any GPU"], found["portfolio"], strict=True)
+    tables = zip(found["portable table"], found["portfolio"], strict=True)
     scored = [index for index, pair in enumerate(tables) if None not in pair]
     line: dict[str, Any] = {"gpu": gpu, "operator": spec.name, "configs": configs, "shapes": len(scored)}
     for name, one in found.items():
@@ -130,7 +134,7 @@ def compare(gpu: str, part: Part, any_gpu: Any, others: Sequence[Region]) -> dic
 
 
 def on_gpus() -> list[dict[str, Any]]:
-    """The recorded GPUs, each without the other, and those that are simulated from the H200."""
+    """The recorded GPUs, each without the other."""
     evidence = {H200: load_recording("nvidia-h200").select([], [DTYPE]), H100: read_parquet(FULL_SPACE)}
     lines = []
     for name in (FORWARD, BACKWARD):
@@ -138,17 +142,15 @@ def on_gpus() -> list[dict[str, Any]]:
         parts = {gpu: part_of(data, name) for gpu, data in evidence.items()}
         shipped = locate.load(locate.SHIPPED / "nvidia_h200.py").trees[key]
         of_h200 = _regions(shipped, name)
-        any_gpu = locate.load(locate.SHIPPED / locate.ANY_GPU).trees[key]
+        portable = locate.load(locate.SHIPPED / "portable.py").trees[key]
         both = parts[H100].matrix.assumed.of_configs({*parts[H200].matrix.configs})
         of_h100 = _regions(
             fitted(parts[H100], replace(parts[H100].matrix.of_configs({*both.configs}), rounds=None)), name
         )
-        without = {one.key: one.tree for one in fit_all(evidence[H100], FitOptions(operators=(name,))).functions}
-        lines.append(compare(H100, parts[H100], any_gpu, of_h200))
+        options = FitOptions(operators=(name,), leaves=24, portable=True)
+        without = {one.key: one.tree for one in fit(evidence[H100], options).functions}
+        lines.append(compare(H100, parts[H100], portable, of_h200))
         lines.append(compare(H200, parts[H200], without[key], of_h100))
-        known = times(name)
-        for gpu in GPUS[1:]:
-            lines.append(compare(f"simulated, {gpu.name}", simulated(name, known, gpu), any_gpu, of_h200))
     return lines
 
 
@@ -200,10 +202,10 @@ def _together(logs: Sequence[NDArray[np.float64]]) -> list[int]:
 
 def markdown(document: dict[str, Any]) -> str:
     """The tables."""
-    columns = ("default config", "table for any GPU", "portfolio")
+    columns = ("default config", "portable table", "portfolio")
     lines = [
         "`python benchmarks/portfolio.py FOLDER`: percent lost on a GPU that is left out, mean and worst over the",
-        "shapes at which the configs of both tables have times; the simulated ones stand for no GPU.",
+        "shapes at which the configs of both tables have times.",
         "",
         f"| GPU | operator | {' | '.join(columns)} | configs timed | shapes |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",

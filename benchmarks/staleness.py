@@ -26,7 +26,7 @@ Kinds:
 - `config_10`, `config_30`, `config_100`: a config this much slower at every launch, as by a driver.
 - `up`, `down`: every threshold times 2, and divided by 2.
 - `dtype`: the function of another dtype.
-- `any_gpu`, `liger`: the table for any GPU, and the rule of Liger-Kernel, in its place.
+- `portable`, `liger`: the portable table, and the rule of Liger-Kernel, in its place.
 - `fewer_sms`, `more_sms`, only on request: thresholds in rows scaled as for a GPU of 36 multiprocessors beside 132, and
   the other way round.
 
@@ -235,10 +235,9 @@ def on_gpu(case: Case, kind: str, seed: int, device: str, budget: float) -> dict
     begun = time.monotonic()
     bench = open_device(device, case.table.regime)
     try:
-        here = case._replace(table=case.table.on(bench.target.sms))
-        plain = [place for place, one in enumerate(here.table.functions) if one.is_plain]
-        places = list(range(len(here.table.functions))) if kind == FRESH else [plain[seed % len(plain)]]
-        asked = prepared(here, kind, seed, places, bench)
+        plain = [place for place, one in enumerate(case.table.functions) if one.is_plain]
+        places = list(range(len(case.table.functions))) if kind == FRESH else [plain[seed % len(plain)]]
+        asked = prepared(case, kind, seed, places, bench)
         limit = budget if kind == FRESH else budget / 3
         done = measure(asked, bench, limit - (time.monotonic() - begun))
     finally:

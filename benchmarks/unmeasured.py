@@ -1,11 +1,9 @@
-"""Loss of the table for any GPU, fitted to an H200, on GPUs that it has not seen.
+"""Loss of the portable table, fitted to an H200, on a GPU that it has not seen.
 
-In: the shipped tables, the recorded H200, and the published times of Liger-Kernel #1238 on an RTX 5060 Ti. Out: the
-choices of tables and rules on the shapes of that proposal, with their times there; with --simulated, the losses of
-tables of different coordinates on made-up GPUs (`simulated_gpus`). No GPU is needed.
+In: the shipped tables, and the published times of Liger-Kernel #1238 on an RTX 5060 Ti. Out: the choices of tables and
+rules on the shapes of that proposal, with their times there. No GPU is needed.
 """
 
-import argparse
 import json
 from pathlib import Path
 
@@ -41,11 +39,11 @@ def cells(data: dict) -> list[Cell]:
 def choices(data: dict) -> dict[str, "dict[tuple[str, int, int], Config | None]"]:
     """The choice of each table and rule on that GPU, by (operator, rows, hidden)."""
     target = target_for(data["target"], data["sms"])._replace(l2_bytes=data["l2_bytes"])
-    any_gpu = locate.load(locate.SHIPPED / locate.ANY_GPU).bound(target.sms, target.l2_bytes)
+    portable = locate.load(locate.SHIPPED / "portable.py")
     h200 = locate.load(locate.SHIPPED / "nvidia_h200.py")
     shapes = [cell[:3] for cell in cells(data)]
     chosen: dict[str, dict[tuple[str, int, int], Config | None]] = {}
-    for title, table in (("table for any GPU", any_gpu), ("table of the H200", h200)):
+    for title, table in (("portable table", portable), ("table of the H200", h200)):
         chosen[title] = {
             shape: operator(shape[0]).config(*table.tables[Key.of(shape[0], "", data["dtype"])](*shape[1:]))
             for shape in shapes
@@ -97,15 +95,7 @@ def table(data: dict) -> list[str]:
 
 
 def main() -> None:
-    """Print the comparison, and with --simulated that of coordinates."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--simulated", action="store_true", help="compare coordinates on made-up GPUs, in minutes")
-    options = parser.parse_args()
-    if options.simulated:
-        from normtune.benchmarks.simulated_gpus import report
-
-        report()
-        return
+    """Print the comparison."""
     data = json.loads(DATA.read_text())
     print(f"{data['gpu']}, {data['sms']} SMs, {data['dtype']}; times of {data['source']}")
     print("\n".join(table(data)))

@@ -22,7 +22,6 @@ from normtune.docs.blocks import Blocks
 DOCUMENT = blocks.ROOT / "docs" / "api.md"
 # Classes that are reached through a public name, documented below it.
 REACHED = {
-    "AnyGpuTable": ("heuristics.any_gpu.result:AnyGpuFunction", "heuristics.any_gpu.result:DeviceLoss"),
     "Table": (
         "heuristics.fitting.figures:Figures",
         "heuristics.fitting.figures:Loss",

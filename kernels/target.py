@@ -120,6 +120,12 @@ def target_for(name: str, sms: int) -> Target:
     return known[max(older)]._replace(name=name, sms=sms)
 
 
+def relatives(target: Target) -> tuple[Target, ...]:
+    """The known targets of the same vendor."""
+    is_nvidia = target.name.startswith("sm_")
+    return tuple(other for other in TARGETS.values() if other.name.startswith("sm_") == is_nvidia)
+
+
 def plain_name(name: str) -> str:
     """The name in one line of at most `MAX_LETTERS` that begins with a letter or digit; `UNNAMED` if nothing is left.
 

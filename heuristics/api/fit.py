@@ -6,13 +6,13 @@ lookup, text, save and install. `pipeline` does the fit; `locate.LoadedTable` is
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from normtune.errors import UsageError
-from normtune.heuristics.api.fitted_table import FittedTable, function_of, source_of
 from normtune.heuristics.fitting import baseline as baselines
 from normtune.heuristics.fitting.baseline import Incumbents
 from normtune.heuristics.fitting.options import FitKeywords, FitOptions
@@ -23,11 +23,12 @@ from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.report.notebook import shown
 from normtune.heuristics.writing import emit, formats, installing
 from normtune.heuristics.writing.installing import Installed
-from normtune.heuristics.writing.regenerate import Command, Source, command
+from normtune.heuristics.writing.regenerate import Source, command
 from normtune.heuristics.writing.report import verdict
 from normtune.heuristics.writing.write import check_files, write_table
 from normtune.kernels.arguments import checked
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.problem import axes_at
 from normtune.kernels.tablefile.locate import installed_path
 from normtune.kernels.tablefile.tree import choose
@@ -36,6 +37,7 @@ from normtune.results.elsewhere import Elsewhere
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.dataframe import evidence_of
 from normtune.results.exchange.foreign_file import read_foreign
+from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.options import keywords_of, option
 from normtune.results.records import Device
 from normtune.results.regimes import in_regime
@@ -47,8 +49,29 @@ _FIGURES = (
 )
 
 
+def source_of(data: Measured, recording: str | None) -> Source | None:
+    """The source of the measurements that `taken` loads; None for an open store and for evidence."""
+    if data is None or isinstance(data, str | os.PathLike):
+        return Source(None if data is None else os.fspath(data), recording)
+    return None
+
+
+def function_of(functions: Sequence[FittedFunction], operator: str, dtype: str) -> FittedFunction:
+    """The function for an operator and dtype; a variant without one uses the function of its plain operator.
+
+    Raises:
+        UsageError: neither exists.
+    """
+    served = {key: function for function in functions for key in function.served}
+    for key in Key.parse(operator, dtype).names:
+        if key in served:
+            return served[key]
+    known = ", ".join(map(str, served))
+    raise UsageError(f"no table for {operator!r} in {dtype!r}: expected one of {known}")
+
+
 @dataclass(frozen=True, kw_only=True)
-class Table(FittedTable):
+class Table:
     """A fitted table.
 
     Attributes:
@@ -67,6 +90,10 @@ class Table(FittedTable):
     functions: tuple[FittedFunction, ...]
     shared: tuple[Shared, ...]
     fit: Fit
+    options: FitOptions
+    notes: tuple[str, ...]
+    evidence: Evidence
+    source: Source | None = None
 
     @checked
     def lookup(self, operator: str, dtype: str, rows: int, hidden: int, third: int | None = None) -> Config:
@@ -106,6 +133,46 @@ class Table(FittedTable):
             rows.append((key.text, key.dtype, *counts, *losses, compared.name if compared else "", faster))
         return pd.DataFrame(rows, columns=list(_FIGURES))
 
+    def module(self, path: Path, data: Path | None = None, in_folders: bool = False) -> str:
+        """The text of the module for a file; arguments as of `regenerate.command`."""
+        return emit.module_text(self.fit, command(self.source, self.options, path, data, in_folders))
+
+    def text(self) -> str:
+        """The table as Python source, a module that stands alone, with the header that `save` writes."""
+        return self.module(Path("heuristics.py"))
+
+    @checked
+    def save(
+        self, path: str | os.PathLike[str], evidence: str | os.PathLike[str] | None = None, force: bool = False
+    ) -> None:
+        """Write the table to a file, whole or not at all, as `normtune fit --out` does.
+
+        Args:
+            path: of the table; a file that normtune wrote there before is replaced.
+            evidence: path of a `.parquet` file for the measurements, from which `normtune check` fits the table again
+                to compare, and which `normtune data merge` adds to a store.
+            force: whether to replace files that normtune did not write, or that were edited.
+
+        Raises:
+            UsageError: a file cannot be written there, or should not be replaced.
+            NormtuneError: writing failed.
+        """
+        table, data = Path(path), None if evidence is None else Path(evidence)
+        check_files(table, data, force)
+        self.write(table, data)
+
+    def write(self, table: Path | None, data: Path | None, in_folders: bool = False) -> list[Path]:
+        """The same as `save`, without checks of the files; a file that is None is not written.
+
+        Returns:
+            The files, in the order in which they were written.
+        """
+        if data:
+            write_parquet(self.evidence, data)
+        if table:
+            write_table(self.module(table, data, in_folders), table)
+        return [path for path in (data, table) if path]
+
     @checked
     def write_as(self, form: str, path: str | os.PathLike[str], force: bool = False) -> list[Path]:
         """Write the fit in another form than a table, as `normtune fit --format` does.
@@ -144,16 +211,13 @@ class Table(FittedTable):
         gpu = emit.gpu_of(self.device)
         installing.check([gpu], force)
         again = command(self.source, self.options, installed_path(gpu.name))._replace(out="", install=True)
-        return installing.write_installed(self._module(again), gpu, self.fit.unpaired)
+        return installing.write_installed(emit.module_text(self.fit, again), gpu, self.fit.unpaired)
 
     def _repr_html_(self) -> str:
         """The verdict, and maps where the packages that draw are installed."""
         from normtune.heuristics.api.report import of_fit
 
         return shown(verdict(self.fit), lambda: of_fit(self.fit, self.evidence).maps())
-
-    def _module(self, command: Command) -> str:
-        return emit.module_text(self.fit, command)
 
 
 @dataclass(frozen=True)

@@ -122,8 +122,7 @@ def maps_of(evidence: Evidence, table: LoadedTable | None) -> Maps:
         part = evidence.of(device)
         current = part.current()
         matrices, notes = matrices_of(current, device)
-        bound = table.bound(device.sms, device.l2_bytes) if table else None
-        maps = tuple(_map(current, matrix, bound) for matrix in matrices)
+        maps = tuple(_map(current, matrix, table) for matrix in matrices)
         return DeviceMaps(device, len(current.frame), maps, (*outdated(part, current), *notes))
 
     return Maps(table.source if table else None, tuple(map(on, evidence.devices())))

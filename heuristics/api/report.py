@@ -225,7 +225,7 @@ def _on(
         options = FitOptions(regime=part.regimes()[0])
         announce(f"fitting {len(part.frame)} measurements; a TABLE is shown at once")
         return _of_fit(part, fitted(part, options, None, None).fit)
-    known = {} if table.header.is_for_any_gpu else decisions(table.header)
+    known = decisions(table.header)
     in_use = InUse(_baseline(table.header), "", device, device.as_target())
     notes = [f"A is {sides[0].name}, B is {other.name}" for other in sides[1:]]
 

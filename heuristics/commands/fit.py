@@ -43,7 +43,7 @@ class _Options(FitOptions, Elsewhere):
     """The options that the command shares with `normtune.fit`."""
 
 
-@with_options(_Options, before="all_devices")
+@with_options(_Options, before="install")
 def fit(
     context: typer.Context,
     file: Annotated[
@@ -76,12 +76,6 @@ def fit(
             help="Format of --out: module, a table; triton-configs, lists for triton.autotune.",
         ),
     ] = "module",
-    all_devices: Annotated[
-        bool,
-        typer.Option(
-            "--all-devices", help="One table for any GPU, fitted to all GPUs of the store or of `--recording all`."
-        ),
-    ] = False,
     install: Annotated[bool, typer.Option("--install", help="Install the table for this user and its GPU.")] = False,
     uninstall: Annotated[
         bool,
@@ -128,25 +122,15 @@ def fit(
         if place and uninstall:
             raise UsageError(f"--uninstall and {name} are both given: --uninstall fits and writes nothing")
     check_format(form)
-    if form != MODULE and (out is None or install or uninstall or all_devices):
-        raise UsageError(f"--format {form} is for --out FILE, without --install, --uninstall and --all-devices")
+    if form != MODULE and (out is None or install or uninstall):
+        raise UsageError(f"--format {form} is for --out FILE, without --install and --uninstall")
     if as_json and (details or uninstall):
         raise UsageError(f"--json and {'--details' if details else '--uninstall'} are both given: leave one out")
     if uninstall:
-        if install or all_devices:
-            raise UsageError("--uninstall goes with neither --install nor --all-devices: it removes one GPU's table")
+        if install:
+            raise UsageError("--uninstall and --install are both given: leave one out")
         data = None if source == regenerate.Source() else _measured(source, options)
         _print_removed(installing.uninstall(data, regime=regime, force=force))
-        return
-    if all_devices:
-        from normtune.heuristics.commands.fit_any_gpu import fit_all_devices
-
-        if source.file:
-            raise UsageError("FILE and --all-devices are both given: `data merge` puts files into a store")
-        if install:
-            raise UsageError("--install and --all-devices are both given: --install is for the table of one GPU")
-        context.with_resource(cluster)
-        fit_all_devices(source, options, out, evidence, force, as_json)
         return
     if baseline is not None:
         in_use(baseline, Path())  # invalid values are refused before anything is read

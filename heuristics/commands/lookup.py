@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from normtune.kernels.key import Key
     from normtune.kernels.tablefile.loaded import LoadedTable
 
-# The multiprocessors and the bytes of L2 cache of a GPU, for a table for any GPU.
-_GPU = ("sms", "l2_bytes")
-
 
 def lookup(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="File of a table, or shipped table (nvidia-h200).")],
@@ -28,7 +25,7 @@ def lookup(
         list[str],
         typer.Argument(
             metavar="NAME=N",
-            help="rows=4096 hidden=1024, named integers of the operator; for any-gpu also sms=132 l2_bytes=52428800.",
+            help="rows=4096 hidden=1024, and named integers of the operator.",
         ),
     ],
     as_json: JsonOption = False,
@@ -40,9 +37,6 @@ def lookup(
 
     given = _given(sizes)
     loaded = load_table(table)
-    if not loaded.is_bound:
-        gpu = [_positive(given, name, "a property of the GPU, for a table for any GPU") for name in _GPU]
-        loaded = loaded.bound(*gpu)
     key = _key(loaded, operator, dtype, given)
     answer = loaded.answer(key)
     shape = [_positive(given, axis, "a size of the shape") for axis in loaded.axes]

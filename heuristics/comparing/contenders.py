@@ -12,7 +12,6 @@ from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.locate import by_name, load, quoted
-from normtune.kernels.tablefile.relative_tree import on_sms
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target
 
@@ -23,7 +22,7 @@ class Side(NamedTuple):
     Attributes:
         name: for messages.
         choose: the config for a problem and a target; None without an answer.
-        tree: the tree for a key and a target; None without one, such as for most rules and thresholds in bytes.
+        tree: the tree for a key and a target; None without one, as for most rules.
     """
 
     name: str
@@ -65,11 +64,10 @@ def _table(path: str | Path, name: str) -> Side:
     table = load(path)
 
     def choose(problem: Problem, target: Target) -> Config | None:
-        answer = table.bound(target.sms, target.l2_bytes).answer(problem.key)
+        answer = table.answer(problem.key)
         return answer(*problem.shape) if answer else None
 
     def tree(key: Key, target: Target) -> Tree | None:
-        found = next((table.trees[name] for name in key.names if name in table.trees), None)
-        return found if found is None or table.is_bound else on_sms(found, target.sms)
+        return next((table.trees[name] for name in key.names if name in table.trees), None)
 
     return Side(name, choose, tree)

@@ -79,12 +79,10 @@ def of_file(path: str | os.PathLike[str], replaced: bool = False) -> Incumbents:
     """The table in a file as baseline.
 
     Raises:
-        UsageError: the file cannot be read, or is not a table of one GPU.
+        UsageError: the file cannot be read, or is not a table.
     """
-    table = locate.load(path)
-    if table.header.is_for_any_gpu:
-        raise UsageError(f"{locate.quoted(path)} is a table for any GPU: expected one of one GPU, or a rule")
-    return Incumbents({key: _of_operator(key.operator, tree) for key, tree in table.trees.items()}, replaced=replaced)
+    trees = locate.load(path).trees
+    return Incumbents({key: _of_operator(key.operator, tree) for key, tree in trees.items()}, replaced=replaced)
 
 
 def _of_operator(operator: str, tree: Tree) -> Tree:
@@ -108,10 +106,9 @@ def baseline(name: str, folder: Path) -> Incumbents | None:
     if not os.path.lexists(path):
         shipped = locate.by_name()
         if name not in shipped:
-            of_one_gpu = [stem for stem, file in shipped.items() if file.name != locate.ANY_GPU]
             raise UsageError(
                 f"baseline {locate.quoted(name)} is no rule, file or shipped table: expected a table that `normtune "
-                f"fit` wrote, or one of {', '.join([*NAMES, *of_one_gpu])}"
+                f"fit` wrote, or one of {', '.join([*NAMES, *shipped])}"
             )
         path = shipped[name]
     return of_file(path)

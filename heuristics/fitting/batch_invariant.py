@@ -223,7 +223,7 @@ def _taker(evidence: "Evidence", case: Case, donor: FittedFunction) -> list[Shar
     """A variant or dtype that shares a function, with its loss; empty if the function's configs have no time."""
     matrix = case.matrix
     times = best_times(evidence, matrix)
-    legality = Legality(case.spec, case.legality.target, (matrix.key.dtype,), (matrix.key.variant,))
+    legality = case.legality.serving((matrix.key.dtype,), (matrix.key.variant,))
     filled = bounded(matrix, times, legality)
     fitted = fit_batch_invariant(matrix, times, legality, donor.tree, donor.figures.leaves)
     if fitted is None or of_tree(matrix, donor.tree) is None:

@@ -15,7 +15,7 @@ from normtune.heuristics.solver.bins import Solver
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.tablefile.tree import Tree
-from normtune.kernels.target import Target
+from normtune.kernels.target import Target, relatives
 
 
 class TableEntry(NamedTuple):
@@ -50,7 +50,13 @@ class FitArguments(NamedTuple):
         key = matrix.key
         return Case(
             matrix,
-            Legality(spec, self.target, (key.dtype,), served_variants(spec, key)),
+            Legality(
+                spec,
+                self.target,
+                (key.dtype,),
+                served_variants(spec, key),
+                relatives(self.target) if self.options.portable else (),
+            ),
             self.options,
             # Unpaired times cannot tell a slower config from noise.
             self.incumbents.of(key, self.target) if self.incumbents and matrix.rounds else None,
@@ -94,8 +100,7 @@ class Case:
     def serving(self, dtypes: Sequence[str], batch_invariant: bool = False) -> "Case":
         """The case of a function for these dtypes, or for the batch-invariant mode."""
         key = self.key.batch_invariant if batch_invariant else self.key
-        legality = Legality(self.spec, self.legality.target, dtypes, served_variants(self.spec, key))
-        return replace(self, legality=legality)
+        return replace(self, legality=self.legality.serving(dtypes, served_variants(self.spec, key)))
 
     def on(self, matrix: TimingMatrix, known: TableEntry | None) -> "Case":
         """The case of another matrix, with the decisions `known`."""
@@ -106,5 +111,5 @@ class Case:
         """The comparison of the matrix's configs with the baseline's; None without a baseline."""
         if self.baseline is None:
             return None
-        legality = Legality(self.spec, self.legality.target, (self.key.dtype,), (self.key.variant,))
+        legality = self.legality.serving((self.key.dtype,), (self.key.variant,))
         return Guard(self.matrix, self.baseline.choice, legality.reaches)

@@ -126,32 +126,6 @@ class Figures(NamedTuple):
     advice: str = ""
 
 
-class Lost(NamedTuple):
-    """Log-regret of a table for any GPU over the problems of one GPU, log_ppm.
-
-    Attributes:
-        mean: weighted, rounded down.
-        worst: the largest.
-    """
-
-    mean: int
-    worst: int
-
-
-class DeviceLoss(NamedTuple):
-    """Loss of a function on one GPU.
-
-    Attributes:
-        device: label of the GPU.
-        lost: of the function, which was fitted to all GPUs.
-        left_out: of the function fitted without this GPU; None if it is the only GPU.
-    """
-
-    device: str
-    lost: Lost
-    left_out: Lost | None
-
-
 def summarise(
     regrets: Sequence[int | None],
     weights: Sequence[int] | NDArray[np.int64] | None = None,

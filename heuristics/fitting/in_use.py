@@ -22,7 +22,7 @@ from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.selection import TableSelection
 from normtune.kernels.tablefile.tree import Tree
-from normtune.kernels.target import Target, plain_name
+from normtune.kernels.target import Target
 from normtune.results.records import Device
 
 _Choice = Callable[[Shape], Config | None]
@@ -88,13 +88,13 @@ class InUse:
             title = rule and (rule.title if rule.name == DEFAULT else f"the rule of {rule.title}")
             return title or self.name, incumbent.choice
         if self._serving and (functions := self._serving.functions(key)):
-            answer, is_for_any = self._serving.answer(key), functions[0].table.header.is_for_any_gpu
+            answer, header = self._serving.answer(key), functions[0].table.header
 
             def choice(shape: Shape) -> Config | None:
                 config = answer(*shape)
                 return default(shape) if config is None else read_config(key.operator, config.to_json())
 
-            return f"the table for {'any GPU' if is_for_any else plain_name(self.device.name)}", choice
+            return f"the {'portable table' if header.portable else f'table for {header.gpu}'}", choice
         if liger.choose(key.operator, 1, 1):
             return f"the rule of {liger.TITLE}", lambda shape: liger.choose(key.operator, *shape)
         return DEFAULT_RULE.title if spec.kernel_module else "", default
@@ -102,5 +102,5 @@ class InUse:
     @cached_property
     def _serving(self) -> TableSelection | None:
         with suppress(UsageError):  # dispatch reports a table that cannot be used
-            return locate.select(self.device.name, self.device.target, self.device.sms, self.device.l2_bytes)
+            return locate.select(self.device.name, self.device.target, self.device.sms)
         return None

@@ -1,11 +1,8 @@
-"""Result of a fit: the functions of a table, shared functions, and the data behind them.
-
-`TableFunction` and `FromData` are also the base of tables for any GPU.
-"""
+"""Result of a fit: the functions of a table, shared functions, and the data behind them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.heuristics.fitting.figures import Cost, Figures
 from normtune.heuristics.fitting.in_use import Compared
@@ -13,7 +10,6 @@ from normtune.kernels.box import Box, Interval
 from normtune.kernels.key import Key
 from normtune.kernels.problem import Shape, axes_of, function_operator
 from normtune.kernels.tablefile.header import Data
-from normtune.kernels.tablefile.relative_tree import RelativeTree
 from normtune.kernels.tablefile.tree import Tree
 from normtune.results.records import UNKNOWN_START, Device
 from normtune.results.regimes import COLD
@@ -21,22 +17,26 @@ from normtune.results.regimes import COLD
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
-FiguresT = TypeVar("FiguresT")
-
 
 @dataclass(frozen=True)
-class TableFunction:
-    """One function of a table, for one GPU or for any.
+class FittedFunction:
+    """One fitted function of a table.
 
     Attributes:
         key: of the data that it was fitted to.
         tree: the tree.
         dtypes: the dtypes that use it, the data's dtype first.
+        figures: its losses.
+        replacing: whether it depends on the table that it replaces.
+        beside: the cost of a batch-invariant function relative to the usual one; None for another function.
     """
 
     key: Key
-    tree: Tree | RelativeTree
+    tree: Tree
     dtypes: tuple[str, ...]
+    figures: Figures
+    replacing: bool = False
+    beside: Cost | None = None
 
     @property
     def served(self) -> list[Key]:
@@ -44,23 +44,7 @@ class TableFunction:
         return [self.key._replace(dtype=dtype) for dtype in self.dtypes]
 
 
-@dataclass(frozen=True)
-class FittedFunction(TableFunction):
-    """One fitted function of the table of one GPU.
-
-    Attributes:
-        figures: its losses.
-        replacing: whether it depends on the table that it replaces.
-        beside: the cost of a batch-invariant function relative to the usual one; None for another function.
-    """
-
-    tree: Tree
-    figures: Figures
-    replacing: bool = False
-    beside: Cost | None = None
-
-
-class SharedFunction(NamedTuple, Generic[FiguresT]):
+class Shared(NamedTuple):
     """A variant or dtype that has data, but uses the function of another key.
 
     Attributes:
@@ -73,15 +57,12 @@ class SharedFunction(NamedTuple, Generic[FiguresT]):
     key: Key
     donor: Key
     cost: int
-    figures: FiguresT
-
-
-Shared = SharedFunction[Figures]
+    figures: Figures
 
 
 @dataclass(frozen=True, kw_only=True)
 class FromData:
-    """The data behind a table, for one GPU or for any.
+    """The data behind a table.
 
     Attributes:
         software: of the newest run.

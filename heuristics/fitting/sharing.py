@@ -19,7 +19,7 @@ from normtune.errors import NormtuneError
 from normtune.heuristics.fitting import figures
 from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import figures_of, fit_function, least_measured
-from normtune.heuristics.fitting.result import FittedFunction, Shared, TableFunction
+from normtune.heuristics.fitting.result import FittedFunction, Shared
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.legality import is_known_to_fit
 from normtune.heuristics.regret.matrix import TimingMatrix
@@ -200,14 +200,14 @@ def _is_narrower(matrix: TimingMatrix, donor: FittedFunction, matrices: Sequence
     return False
 
 
-def donors(functions: Sequence[TableFunction], key: Key) -> list[int]:
+def donors(functions: Sequence[FittedFunction], key: Key) -> list[int]:
     """Indices of the functions that a key may share, in the order in which they are tried."""
     plain = _serving(functions, key.plain) if key.modes else None
     first = next((index for index, function in enumerate(functions) if function.key.modes == key.modes), None)
     return [index for index in (plain, first) if index is not None]
 
 
-def _serving(functions: Sequence[TableFunction], key: Key) -> int | None:
+def _serving(functions: Sequence[FittedFunction], key: Key) -> int | None:
     return next((index for index, function in enumerate(functions) if key in function.served), None)
 
 

@@ -63,28 +63,50 @@ def _exists(spec: OperatorSpec, target: Target, key: Key) -> bool:
 
 
 class Legality:
-    """Legality of configs on one target, for all dtypes and variants of a function."""
+    """Legality of configs for all dtypes and variants of a function, on the GPU of its table or on other ones, too.
 
-    def __init__(self, spec: OperatorSpec, target: Target, dtypes: Sequence[str], variants: Sequence[str]) -> None:
-        """Take dtypes and variants, of which those without a kernel on the target are dropped (another vendor's FP8).
+    Attributes:
+        spec: of the operator.
+        target: of the table's GPU.
+        dtypes: of the function.
+        served: the keys of the function.
+        launched: the targets with their keys on which a config must be legal.
+    """
+
+    def __init__(
+        self,
+        spec: OperatorSpec,
+        target: Target,
+        dtypes: Sequence[str],
+        variants: Sequence[str],
+        others: Sequence[Target] = (),
+    ) -> None:
+        """Take dtypes and variants, of which those without a kernel on a target are dropped (another vendor's FP8).
 
         Results are cached, because folds of a cross-validation repeat the queries.
         """
         self.spec = spec
         self.target = target
         self.dtypes = tuple(dtypes)
+        self._others = others
         parts = dict.fromkeys(map(spec.limiting_part, variants))
         every = tuple(spec.key(dtype, variant) for dtype in dtypes for variant in parts)
         self.served = tuple(served for served in every if _exists(spec, target, served)) or every
+        elsewhere = ((other, key) for other in others for key in every if _exists(spec, other, key))
+        self.launched = (*((target, key) for key in self.served), *elsewhere)
         self._known: dict[tuple[Config, Shape], bool] = {}
         self._reach: dict[tuple[Config, ...], dict[Shape, _Reach]] = {}
+
+    def serving(self, dtypes: Sequence[str], variants: Sequence[str]) -> "Legality":
+        """The legality on the same targets for other dtypes and variants."""
+        return Legality(self.spec, self.target, dtypes, variants, self._others)
 
     def reaches(self, config: Config, shape: Shape) -> bool:
         """Whether the config is legal at a shape, and so at every smaller one; derived sizes of it are ignored."""
         shape = shape[: len(self.spec.axes)]
         legal = self._known.get((config, shape))
         if legal is None:
-            legal = all(self.spec.is_legal(config, Problem.at(key, shape), self.target) for key in self.served)
+            legal = all(self.spec.is_legal(config, Problem.at(key, shape), target) for target, key in self.launched)
             self._known[config, shape] = legal
         return legal
 

@@ -298,8 +298,8 @@ def default_configs(axes: Sequence[Axis], lacking: NDArray[np.bool_], legality: 
         for axis, indices in zip(others, np.nonzero(lacking)[1:], strict=False)
     ]
     defaults = {
-        legality.spec.default_config(Problem.at(key, (first.tops[-1], *sizes)), legality.target)
+        legality.spec.default_config(Problem.at(key, (first.tops[-1], *sizes)), target)
         for sizes in product(*tops)
-        for key in legality.served
+        for target, key in legality.launched
     }
     return tuple(sorted(defaults))

@@ -5,12 +5,12 @@ ruff at any width from 88 columns on, unless a tree is too deep. The caller writ
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.case import TableEntry
-from normtune.heuristics.fitting.result import Fit, FittedFunction, FromData, TableFunction
-from normtune.heuristics.writing.entries import AnyGpuEntry, facts_of, ordered, with_lines
+from normtune.heuristics.fitting.result import Fit, FittedFunction
+from normtune.heuristics.writing.entries import facts_of, ordered, with_lines
 from normtune.heuristics.writing.regenerate import Command
 from normtune.kernels.box import Box
 from normtune.kernels.config import Config, Knob, identifier, is_nameless
@@ -19,8 +19,7 @@ from normtune.kernels.problem import axes_of
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.facts import encoded
 from normtune.kernels.tablefile.header import Gpu, Header, body_hash
-from normtune.kernels.tablefile.relative_tree import HIDDEN, RelativeTree
-from normtune.kernels.tablefile.tree import Leaf, Split, Tree, comparison, configs_of, told
+from normtune.kernels.tablefile.tree import Leaf, Tree, comparison, configs_of, told
 from normtune.kernels.target import plain_letters
 from normtune.results.records import Device
 
@@ -38,11 +37,18 @@ def module_text(fit: Fit, command: Command) -> str:
         for function in ordered(fit.functions, fit.shared)
     ]
     body = body_text(fit.functions, fit.measured)
-    header = header_of(fit, command, entries, body)._replace(
+    header = Header(
         device=gpu_of(fit.device),
+        software={name: fit.software.get(name, "unknown") for name in ("triton", "torch")},
+        data=fit.data,
+        kernels=fit.fingerprints,
+        command=encoded(command),
+        functions=tuple(map(facts_of, entries)),
+        body=body_hash(body),
+        portable=command.options.get("portable", False),
         without_data=tuple((key.text, key.dtype, donor) for key, donor in fit.without_data()),
-        replaced=any(function.replacing for function in fit.functions),
         searched=fit.searched,
+        replaced=any(function.replacing for function in fit.functions),
     )
     return f"{with_lines(header).text()}\n{body}"
 
@@ -52,34 +58,17 @@ def gpu_of(device: Device) -> Gpu:
     return Gpu(plain_letters(device.label), device.target, device.sms)
 
 
-def header_of(fit: FromData, command: Command, entries: Iterable[TableEntry | AnyGpuEntry], body: str) -> Header:
-    """The header of a table for one GPU or for any: the facts that both have, without the lines for people.
-
-    `entries` are the figures, `command` writes the table again, and `body` is the text after the header.
-    """
-    return Header(
-        device=None,
-        software={name: fit.software.get(name, "unknown") for name in ("triton", "torch")},
-        data=fit.data,
-        kernels=fit.fingerprints,
-        command=encoded(command),
-        functions=tuple(map(facts_of, entries)),
-        body=body_hash(body),
-    )
-
-
-def body_text(functions: Sequence[TableFunction], measured: Mapping[Key, Box], of: template.Form | None = None) -> str:
+def body_text(functions: Sequence[FittedFunction], measured: Mapping[Key, Box]) -> str:
     """The text after the header.
 
     Args:
         functions: in the order of the code.
         measured: the box of the measured sizes of each key with data.
-        of: the form of a table for any GPU; None for one GPU.
 
     Raises:
         NormtuneError: two operators or configs would get the same name in the code, or operators have other sizes.
     """
-    of = of or _form(functions)
+    of = _form(functions)
     classes = _classes(functions)
     constants = []
     code = []
@@ -121,7 +110,7 @@ def _intervals(key: Key, box: Box) -> list[str]:
     return [_entry(key, "{"), *intervals, "    },"]
 
 
-def _form(functions: Sequence[TableFunction]) -> template.Form:
+def _form(functions: Sequence[FittedFunction]) -> template.Form:
     axes = {axes_of(function.key.family): function.key.family for function in functions}
     if len(axes) > 1:
         sizes = " and ".join(f"{', '.join(names)} ({family})" for names, family in axes.items())
@@ -141,17 +130,17 @@ def _constant(name: str, of: str, arguments: list[str]) -> str:
 Names = Mapping[tuple[tuple[Knob, ...], Config], str]
 
 
-def branches(tree: Tree | RelativeTree, depth: int, names: Names) -> list[str]:
+def branches(tree: Tree, depth: int, names: Names) -> list[str]:
     """The lines of a tree, indented by `depth` steps."""
     indent = "    " * depth
     if isinstance(tree, Leaf):
         return _returned(indent, names[tree.config.knobs, tree.config])
-    if isinstance(tree, Split) or tree.size == HIDDEN:
-        test = told(tree.axis, tree.threshold)
-    else:
-        test = f"{_times(tree.times, tree.axis)} >= {_times(tree.threshold, 'sms')}"
     first, rest = (tree.low, tree.high) if comparison(tree.axis) == "<=" else (tree.high, tree.low)
-    return [f"{indent}if {test}:", *branches(first, depth + 1, names), *branches(rest, depth, names)]
+    return [
+        f"{indent}if {told(tree.axis, tree.threshold)}:",
+        *branches(first, depth + 1, names),
+        *branches(rest, depth, names),
+    ]
 
 
 def _returned(indent: str, name: str) -> list[str]:
@@ -162,11 +151,7 @@ def _returned(indent: str, name: str) -> list[str]:
     return [f"{indent}return {name}"]
 
 
-def _times(factor: int, name: str) -> str:
-    return name if factor == 1 else f"{factor} * {name}"
-
-
-def _classes(functions: Sequence[TableFunction]) -> dict[str, tuple[Knob, ...]]:
+def _classes(functions: Sequence[FittedFunction]) -> dict[str, tuple[Knob, ...]]:
     """The classes of configs that a table defines: one named `Config`, or several by their own names.
 
     Raises:
@@ -182,7 +167,7 @@ def _classes(functions: Sequence[TableFunction]) -> dict[str, tuple[Knob, ...]]:
     return {name: knobs for knobs, name in names.items()}
 
 
-def _class_name(function: TableFunction, config: Config) -> str:
+def _class_name(function: FittedFunction, config: Config) -> str:
     """The name of a config's class; without a declaration from the operator's name: `MyOpConfig` for `my_op`."""
     if not is_nameless(config):
         return type(config).__name__
@@ -198,7 +183,7 @@ def _arguments(config: Config) -> list[str]:
     ]
 
 
-def _name(function: TableFunction) -> str:
+def _name(function: FittedFunction) -> str:
     return "_".join(identifier(part) for part in function.key.columns if part)
 
 

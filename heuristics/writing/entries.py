@@ -4,41 +4,25 @@ A refit keeps the decisions.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.case import TableEntry
-from normtune.heuristics.fitting.figures import Cost, DeviceLoss, Figures, Loss
+from normtune.heuristics.fitting.figures import Cost, Figures, Loss
 from normtune.heuristics.regret.fixed_log import percent, percent_up
 from normtune.heuristics.writing.regenerate import command_of
 from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile.facts import decoded, encoded
-from normtune.kernels.tablefile.header import ANY_GPU, Gpu, Header
+from normtune.kernels.tablefile.header import Gpu, Header
 from normtune.kernels.tablefile.tree import counted_leaves
 
 FROM = "the folder of this file, where that command is to be run"
 REPLACED = "brought near to the table before it, within the tie; no leaf is slower than that"
+PORTABLE = "; portable: each config is legal on every known target of the vendor"
 HANDS_ON = "the next table elsewhere, or the default config"
 # A condition on the trees that the gap refers to: they have no config slower than the baseline at any shape.
 _NOWHERE_SLOWER = " nowhere slower than what was in use"
-
-
-class AnyGpuEntry(NamedTuple):
-    """The figures of a key in the header of a table for any GPU.
-
-    Attributes:
-        key: of the data.
-        leaves: of the key's function; 0 if a function is shared.
-        figures: on each GPU with data.
-        donor, cost: as in `TableEntry`.
-    """
-
-    key: Key
-    leaves: int
-    figures: tuple[DeviceLoss, ...]
-    donor: Key | None = None
-    cost: int = 0
 
 
 def ordered(fitted: Iterable[Any], shared: Sequence[Any]) -> Iterator[Any]:
@@ -48,23 +32,24 @@ def ordered(fitted: Iterable[Any], shared: Sequence[Any]) -> Iterator[Any]:
         yield from (other for other in shared if other.donor == function.key)
 
 
-def entries(header: Header) -> Sequence[TableEntry | AnyGpuEntry]:
-    """The entries of a header, all of one type.
+def entries(header: Header) -> Sequence[TableEntry]:
+    """The entries of a header.
 
     Raises:
         UsageError: an entry has another form.
     """
-    kind = AnyGpuEntry if header.is_for_any_gpu else TableEntry
     try:
         return [
-            decoded(kind, {"key": [facts.pop("key", None), facts.pop("dtype", None)], **facts}, f"functions[{index}]")
+            decoded(
+                TableEntry, {"key": [facts.pop("key", None), facts.pop("dtype", None)], **facts}, f"functions[{index}]"
+            )
             for index, facts in enumerate(map(dict, header.functions))
         ]
     except ValueError as error:
         raise UsageError(f"the facts of a header cannot be read ({error}): fit the table again") from None
 
 
-def facts_of(entry: TableEntry | AnyGpuEntry) -> dict[str, Any]:
+def facts_of(entry: TableEntry) -> dict[str, Any]:
     """An entry as facts of a header, the inverse of `entries`."""
     return {"key": entry.key.text, "dtype": entry.key.dtype} | {
         name: fact for name, fact in encoded(entry).items() if name != "key"
@@ -72,12 +57,12 @@ def facts_of(entry: TableEntry | AnyGpuEntry) -> dict[str, Any]:
 
 
 def decisions(header: Header) -> dict[Key, TableEntry]:
-    """Decisions of the fit for each measured key; empty for a table for any GPU.
+    """Decisions of the fit for each measured key.
 
     Raises:
         UsageError: an entry has another form.
     """
-    return {entry.key: entry for entry in entries(header) if isinstance(entry, TableEntry)}
+    return {entry.key: entry for entry in entries(header)}
 
 
 def with_lines(header: Header) -> Header:
@@ -89,8 +74,7 @@ def with_lines(header: Header) -> Header:
     lines = [
         ("Regenerate", command_of(header).line()),
         ("From", FROM),
-        ("Device", described(header.device) if header.device else ANY_GPU),
-        *(("Fitted", described(gpu)) for gpu in header.fitted),
+        ("Device", described(header.device) + PORTABLE * header.portable),
         ("Software", ", ".join(f"{name} {version}" for name, version in header.software.items())),
         ("Data", f"{header.data.digest} ({header.data.extent})"),
         *(("Kernels", f"{name} {fingerprint}") for name, fingerprint in header.kernels.items()),
@@ -119,12 +103,11 @@ def ends(measured: Mapping[Key, Box]) -> list[str]:
 
 def described(gpu: Gpu) -> str:
     """A GPU as text, with the facts that a table depends on."""
-    l2 = f", {gpu.l2_bytes >> 20} MB of L2 cache" if gpu.l2_bytes else ""
-    return f"{gpu.label}, {gpu.target}, {gpu.sms} SMs{l2}"
+    return f"{gpu.label}, {gpu.target}, {gpu.sms} SMs"
 
 
-def _sentence(entry: TableEntry | AnyGpuEntry) -> str:
-    parts = _anywhere(entry) if isinstance(entry, AnyGpuEntry) else _own(entry) if not entry.donor else _shared(entry)
+def _sentence(entry: TableEntry) -> str:
+    parts = _shared(entry) if entry.donor else _own(entry)
     return f"{entry.key}: {', '.join(parts)}"
 
 
@@ -159,18 +142,6 @@ def _shared(entry: TableEntry) -> Iterator[str]:
     yield from _lost(entry.figures)
     yield f"sharing costs {percent(entry.cost)} on {entry.figures.loss.problems} problems"
     yield from _uncompared(entry.figures)
-
-
-def _anywhere(entry: AnyGpuEntry) -> Iterator[str]:
-    if entry.donor:
-        yield f"as {entry.donor}"
-        yield f"sharing costs {percent(entry.cost)}"
-    else:
-        yield counted_leaves(entry.leaves)
-    for figure in entry.figures:
-        left_out = percent(figure.left_out.mean) if figure.left_out else "unknown"
-        lost = f"mean {percent(figure.lost.mean)} worst {percent(figure.lost.worst, 1)}"
-        yield f"{figure.device} {lost} (left out {left_out})"
 
 
 def certificate(figures: Figures) -> str:

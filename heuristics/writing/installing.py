@@ -105,12 +105,10 @@ def install(table: Path, force: bool = False) -> tuple[Gpu, Installed]:
         Its GPU, and the copy.
 
     Raises:
-        UsageError: the file is no table of one GPU, or `check` refuses it.
+        UsageError: the file is no table, or `check` refuses it.
         NormtuneError: writing failed.
     """
     header, name = locate.load(table).header, locate.quoted(table)
-    if not header.device:
-        raise UsageError(f"{name} is a table for any GPU, which cannot be installed: fit one for this GPU")
     check([header.device], force)
     command = command_of(header).installed(table, locate.installed_path(header.gpu))
     _, body = parse(locate.read(table), name)

@@ -109,13 +109,11 @@ def measured(header: Header, path: Path) -> "tuple[str, Evidence] | None":
         NormtuneError: the recording or file is missing or damaged, or has other measurements.
     """
     from normtune.results.exchange.parquet_csv import read_parquet
-    from normtune.results.exchange.recording import ALL, load_recording, load_recordings
+    from normtune.results.exchange.recording import load_recording
     from normtune.results.source import is_parquet
 
     command = command_of(header)
     name, regime = command.recording, header.data.regime or COLD
-    if name == ALL:
-        return "all recordings", load_recordings(regime)
     if name:
         return f"recording {name}", load_recording(name, regime)
     if command.file and not command.evidence:

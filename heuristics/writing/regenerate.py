@@ -28,7 +28,6 @@ class Command(NamedTuple):
         recording: name of the fitted recording; empty for a store.
         store: its file, or the variable with its URL; empty for a recording and a file of another program.
         options: of the fit that differ from their defaults, by the names in `FitOptions`.
-        all_devices: whether it fits a table for any GPU.
         out: file of the table, or `./`; empty if the table is installed.
         evidence: file or folder of the measurements; empty if they are not written.
         install: whether the table is installed.
@@ -40,7 +39,6 @@ class Command(NamedTuple):
     recording: str = ""
     store: str = ""
     options: dict[str, Any] = {}  # noqa: RUF012 - never changed
-    all_devices: bool = False
     out: str = ""
     evidence: str = ""
     install: bool = False
@@ -83,7 +81,7 @@ class Command(NamedTuple):
         for flag, values in (("--load", self.load), ("--recording", [self.recording]), ("--store", [self.store])):
             words += [word for value in values if value for word in (flag, value)]
         words += [*words_of_elsewhere(self.elsewhere), *words_of(self.options)]
-        words += [*["--all-devices"] * self.all_devices, *["--install"] * self.install]
+        words += ["--install"] * self.install
         words += [*(["--out", self.out] if self.out else []), *(["--evidence", self.evidence] if self.evidence else [])]
         return " ".join(word if word == _STORE_VARIABLE else quoted(word) for word in words)
 

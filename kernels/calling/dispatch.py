@@ -185,7 +185,7 @@ def _row_bounds(problem: Problem, target: Target, device: int, batch_invariant: 
     with _choosing:
         tables = _table_of(device, target)
     key = problem.key.batch_invariant if batch_invariant else problem.key
-    return row_bounds_of(tables.functions(key) if tables else (), problem.hidden, target)
+    return row_bounds_of(tables.functions(key) if tables else (), problem.hidden)
 
 
 class Cache(dict[Any, Kept]):
@@ -272,13 +272,14 @@ def _find(device: int, target: Target) -> TableSelection | None:
     if not torch.cuda.is_available():
         if chosen is None:
             return None
-        return locate.selection_of(locate.load(chosen).bound(target.sms, target.l2_bytes), locate.quoted(chosen))
+        return locate.selection_of(locate.load(chosen), locate.quoted(chosen))
     name = torch.cuda.get_device_properties(device).name
-    selection = locate.select(name, target.name, target.sms, target.l2_bytes, chosen)
+    selection = locate.select(name, target.name, target.sms, chosen)
     if not selection.exact:
         warnings.warn(
             f"normtune has no table for {plain_name(name)} ({target.name}, {target.sms} SMs) and uses "
-            f"{selection.source}: run `normtune sweep && normtune fit --install` on this GPU to make its own",
+            f"{selection.source}: `normtune sweep --effort portfolio && normtune fit --install` on this GPU makes its "
+            "own in a minute",
             stacklevel=5,
         )
     return selection

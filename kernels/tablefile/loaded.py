@@ -14,6 +14,7 @@ from normtune.kernels.config import Config, Knob, class_of
 from normtune.kernels.key import Key
 from normtune.kernels.problem import AXES
 from normtune.kernels.tablefile.header import Header
+from normtune.kernels.tablefile.tree import Tree
 
 # A config as the plain tuple of its fields.
 ConfigFields = tuple[int | str, ...]
@@ -25,35 +26,20 @@ class LoadedTable(NamedTuple):
     Attributes:
         source: its file.
         header: its header.
-        tables: by key a function of sizes, (rows, hidden), that returns a config as a plain tuple. The functions of an
-            unbound table for any GPU also take multiprocessors and bytes of L2 cache.
+        tables: by key a function of sizes, (rows, hidden), that returns a config as a plain tuple.
         lookup: a function of a key's text, dtype and the same sizes that returns a config.
-        trees: by key the tree of a function; with relative thresholds in a table for any GPU.
+        trees: by key the tree of a function.
         measured: the box of the measured sizes of each key with data.
-        is_bound: whether the functions take only sizes of a shape.
-        axes: the names of these sizes.
+        axes: the names of the sizes.
     """
 
     source: Path
     header: Header
     tables: dict[Key, Callable[..., ConfigFields]]
     lookup: Callable[..., ConfigFields]
-    trees: Mapping[Key, Any]
+    trees: Mapping[Key, Tree]
     measured: Mapping[Key, Box]
-    is_bound: bool = True
     axes: tuple[str, ...] = AXES
-
-    def bound(self, sms: int, l2_bytes: int) -> "LoadedTable":
-        """The table whose functions take only sizes of a shape; a table of one GPU is returned unchanged."""
-        if self.is_bound:
-            return self
-        gpu = sms, l2_bytes
-
-        def on_gpu(function: Callable[..., ConfigFields]) -> Callable[..., ConfigFields]:
-            return lambda *sizes: function(*sizes, *gpu)
-
-        tables = {key: on_gpu(function) for key, function in self.tables.items()}
-        return self._replace(tables=tables, lookup=on_gpu(self.lookup), is_bound=True)
 
     def function(self, key: Key) -> Callable[..., ConfigFields] | None:
         """The function of a key; without one of its modes, the plain operator's; None if there is neither.

@@ -1,41 +1,37 @@
 """Find the table of a GPU.
 
-In: the GPU's name, target, number of multiprocessors and L2 cache. Out: `TableSelection`: tables, the source of the
-first, and whether it was made for that GPU. Imports neither numpy nor pandas, because dispatch calls it at the first
-launch.
+In: the GPU's name, target and number of multiprocessors. Out: `TableSelection`: tables, the source of the first, and
+whether it was made for that GPU. Imports neither numpy nor pandas, because dispatch calls it at the first launch.
 
 The order is: the file in NORMTUNE_TABLE; the table that the user installed for the GPU; the shipped tables of the same
-name and number of multiprocessors, one per family of operators; the shipped table for any GPU, whose thresholds are
-relative to multiprocessors and L2 cache. `selection` says where each of them answers.
+name and number of multiprocessors, one per family of operators; those of other GPUs of the target, the nearest number
+of multiprocessors first; the portable ones. `selection` says where each of them answers.
 """
 
 import os
 import re
 import stat
-from collections.abc import Mapping
 from functools import cache, partial
 from inspect import signature
 from pathlib import Path
-from typing import Any
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.arguments import checked
 from normtune.kernels.box import Box
 from normtune.kernels.key import Key, family_of
-from normtune.kernels.problem import AXES
 from normtune.kernels.tablefile.header import Header, parse
 from normtune.kernels.tablefile.loaded import LoadedTable
-from normtune.kernels.tablefile.parse import relative_trees, trees
+from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.selection import TableSelection
 from normtune.kernels.tablefile.syntax import parsed
-from normtune.kernels.target import plain_name, target_for
+from normtune.kernels.target import plain_name
 
 VARIABLE = "NORMTUNE_TABLE"
 SHIPPED = Path(__file__).parents[2] / "heuristics" / "tables"
-ANY_GPU = "any_gpu.py"
 # The table of the H200 has 37 KB.
 MAX_BYTES = 1 << 20
 _MOST_CHARACTERS = 160
+_UNMEASURED = ", which is unmeasured there"
 
 
 def selection_of(table: LoadedTable, source: str = "", others: TableSelection | None = None) -> TableSelection:
@@ -44,16 +40,13 @@ def selection_of(table: LoadedTable, source: str = "", others: TableSelection | 
     return TableSelection(((families, lambda: table), *(others.tables if others else ())), source)
 
 
-def select(
-    name: str, target: str, sms: int, l2_bytes: int | None = None, table: str | os.PathLike[str] | None = None
-) -> TableSelection:
-    """Find the tables of a GPU, bound to it.
+def select(name: str, target: str, sms: int, table: str | os.PathLike[str] | None = None) -> TableSelection:
+    """Find the tables of a GPU.
 
     Args:
         name: the driver's name, `NVIDIA H200`.
         target: the compiler's name, `sm_90`.
         sms: number of multiprocessors.
-        l2_bytes: size of its L2 cache; None for the known value of its target.
         table: the file of the first table; None for that in NORMTUNE_TABLE, if any.
 
     Raises:
@@ -61,33 +54,35 @@ def select(
     """
     named = os.environ.get(VARIABLE) if table is None else table
     if not named:
-        return unnamed(name, target, sms, l2_bytes)
+        return unnamed(name, target, sms)
     try:
-        first = load(os.path.expanduser(named)).bound(sms, l2_bytes or _l2_bytes(target, sms))
+        first = load(os.path.expanduser(named))
     except UsageError as error:
         raise UsageError(f"{VARIABLE} cannot be used: {error}" if table is None else str(error)) from None
     source = f"{quoted(named)} ({VARIABLE})" if table is None else quoted(named)
-    return selection_of(first, source, unnamed(name, target, sms, l2_bytes))
+    return selection_of(first, source, unnamed(name, target, sms))
 
 
-def unnamed(name: str, target: str, sms: int, l2_bytes: int | None = None) -> TableSelection:
+def unnamed(name: str, target: str, sms: int) -> TableSelection:
     """The same as `select`, but ignores NORMTUNE_TABLE.
 
     Raises:
         UsageError: the installed table is not a table.
     """
-    made_for, l2_bytes = (plain_name(name), sms), l2_bytes or _l2_bytes(target, sms)
-    own = {path: header for path, header in shipped().items() if (header.gpu, header.sms) == made_for}
-    tables = [(_families(header), cache(partial(load, path))) for path, header in own.items()]
-    source = next((f"the table of {header.label}" for header in own.values()), "the default config of each operator")
-    for_any = SHIPPED / ANY_GPU
-    if for_any.exists():
-        header = header_of(for_any)
-        tables.append((_families(header), cache(lambda: load(for_any).bound(sms, l2_bytes))))
-        if not own:
-            fitted = "; ".join(gpu.label for gpu in header.fitted)
-            source = f"the table for any GPU, which is unmeasured there (it was fitted to {fitted})"
-    others = TableSelection(tuple(tables), source, bool(own))
+    made_for = plain_name(name), sms
+
+    def rank(entry: tuple[Path, Header]) -> tuple[bool, bool, int, str]:
+        _, header = entry
+        return header.portable, (header.gpu, header.sms) != made_for, abs(header.sms - sms), header.gpu
+
+    usable = [(path, header) for path, header in shipped().items() if header.portable or header.target == target]
+    ranked = sorted(usable, key=rank)
+    tables = tuple((_families(header), cache(partial(load, path))) for path, header in ranked)
+    is_own, source = bool(ranked) and not any(rank(ranked[0])[:2]), "the default config of each operator"
+    if ranked:
+        first = ranked[0][1]
+        source = f"the {'portable ' * first.portable}table of {first.label}{'' if is_own else _UNMEASURED}"
+    others = TableSelection(tables, source, is_own)
     installed = _installed(name)
     if installed and (installed.header.gpu, installed.header.sms) == made_for:
         return selection_of(installed, f"the installed table {quoted(installed.source)}", others)
@@ -96,14 +91,6 @@ def unnamed(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Ta
 
 def _families(header: Header) -> set[str]:
     return {family_of(operator) for operator in header.kernels}
-
-
-def _l2_bytes(target: str, sms: int) -> int:
-    """Bytes of L2 cache of a target; 1 if unknown, so that every size exceeds it."""
-    try:
-        return target_for(target, sms).l2_bytes
-    except UsageError:
-        return 1
 
 
 def _installed(name: str) -> LoadedTable | None:
@@ -127,15 +114,14 @@ def _installed(name: str) -> LoadedTable | None:
 
 
 def shipped() -> dict[Path, Header]:
-    """Shipped tables of a single GPU: file to header."""
-    paths = sorted(path for path in SHIPPED.glob("*.py") if path.name not in ("__init__.py", ANY_GPU))
+    """Shipped tables: file to header."""
+    paths = sorted(path for path in SHIPPED.glob("*.py") if path.name != "__init__.py")
     return {path: header_of(path) for path in paths}
 
 
 def by_name() -> dict[str, Path]:
-    """Shipped tables by their names in commands: `nvidia-h200`, ..., and last `any-gpu`."""
-    paths = [*shipped(), *(path for path in (SHIPPED / ANY_GPU,) if path.exists())]
-    return {path.stem.replace("_", "-"): path for path in paths}
+    """Shipped tables by their names in commands: `nvidia-h200`, ..., `portable`."""
+    return {path.stem.replace("_", "-"): path for path in shipped()}
 
 
 def installed_path(name: str) -> Path:
@@ -189,7 +175,7 @@ def load_table(table: str | os.PathLike[str]) -> LoadedTable:
 
     Args:
         table: a file that `normtune fit` wrote; if it does not exist, the name of a shipped table: `nvidia-h200`,
-            `any-gpu`.
+            `portable`.
 
     Raises:
         UsageError: neither exists, or the file cannot be read, has no header of a table, or code of another form.
@@ -216,7 +202,7 @@ def load(path: str | os.PathLike[str]) -> LoadedTable:
     header, _ = parse(text, name)
     names: dict[str, object] = {"__name__": f"normtune.heuristics.tables._{slug(Path(path).stem)}", "__file__": name}
     try:
-        tree_of_key: Mapping[Key, Any] = (relative_trees if header.is_for_any_gpu else trees)(text)
+        tree_of_key = trees(text)
         exec(compile(parsed(text), name, "exec"), names)
         tables, lookup, measured = names["TABLES"], names["lookup"], names["MEASURED"]
     except NormtuneError as error:
@@ -227,9 +213,9 @@ def load(path: str | os.PathLike[str]) -> LoadedTable:
     if not isinstance(tables, dict) or not isinstance(measured, dict) or not callable(lookup):
         raise AssertionError("a table in the form that normtune writes has TABLES, MEASURED and lookup")
     by_key = {Key.parse(*entry): function for entry, function in tables.items()}
-    axes = AXES if header.is_for_any_gpu else tuple(signature(lookup).parameters)[2:]
+    axes = tuple(signature(lookup).parameters)[2:]
     boxes = {Key.parse(*entry): Box.of(**sizes) for entry, sizes in measured.items()}
-    return LoadedTable(Path(path), header, by_key, lookup, tree_of_key, boxes, not header.is_for_any_gpu, axes)
+    return LoadedTable(Path(path), header, by_key, lookup, tree_of_key, boxes, axes)
 
 
 def header_of(path: str | os.PathLike[str]) -> Header:

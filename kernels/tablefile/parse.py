@@ -1,16 +1,14 @@
 """Parse the code of a table into trees; code of any other form is refused.
 
-In: the text of a table. Out: its trees, of one GPU or of any. The trees come from the file that users run, so a check
-of these trees is a check of that file. A file that passes is safe to run, whoever edited it: it names configs, compares
-products of sizes with numbers, and does nothing else.
+In: the text of a table. Out: its trees. The trees come from the file that users run, so a check of these trees is a
+check of that file. A file that passes is safe to run, whoever edited it: it names configs, compares products of sizes
+with numbers, and does nothing else.
 """
 
 import ast
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import zip_longest
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import KINDS, Config, Knob, check_values, class_of
@@ -18,40 +16,19 @@ from normtune.kernels.derived_size import normal_form
 from normtune.kernels.key import Key, is_operator
 from normtune.kernels.problem import AXES, AXIS, MAX_ROWS
 from normtune.kernels.tablefile import template
-from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, RelativeSplit, RelativeTree
 from normtune.kernels.tablefile.syntax import UNREADABLE, parsed
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, comparison
 
-AnyTree = TypeVar("AnyTree", Tree, RelativeTree)
-
 
 def trees(text: str) -> dict[Key, Tree]:
-    """Trees of a table of one GPU, by key.
+    """Trees of a table, by key.
 
     Raises:
         NormtuneError: the code has a form that normtune does not write.
     """
-    with _normtune_errors():
-        module = parsed(text)
-        axes = _axes(module)
-        return _trees(module, template.of_axes(axes), axes, partial(_tree, axes))
-
-
-def relative_trees(text: str) -> dict[Key, RelativeTree]:
-    """Trees of a table for any GPU, by key.
-
-    Raises:
-        NormtuneError: the code has a form that normtune does not write.
-    """
-    with _normtune_errors():
-        return _trees(parsed(text), template.ANY_GPU, AXES, _relative_tree)
-
-
-@contextmanager
-def _normtune_errors() -> Iterator[None]:
-    """Errors of the code inside the `with` are raised as errors of normtune."""
     try:
-        yield
+        module = parsed(text)
+        return _trees(module, _axes(module))
     # Nesting too deep for Python's parser raises one of the last two.
     except UNREADABLE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -59,7 +36,7 @@ def _normtune_errors() -> Iterator[None]:
 
 
 def _axes(module: ast.Module) -> tuple[str, ...]:
-    """The arguments of the functions of a table of one GPU, from `lookup`; rows and hidden if that has another form."""
+    """The arguments of the functions of a table, from `lookup`; rows and hidden if that has another form."""
     functions = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == "lookup"]
     names = tuple(argument.arg for function in functions for argument in function.args.args[2:])
     return names if len(names) in (2, 3) and all(map(AXIS.fullmatch, names)) else AXES
@@ -70,7 +47,7 @@ _MOST_NUMBER = 1 << 62
 # The most thresholds of a function: more than twice the most of a fit. Each costs a level of recursion.
 _MOST_CUTS = 300
 # Names with a fixed meaning in the code.
-_NAMES = {*AXES, "sms", "l2_bytes", template.LIST, template.MEASURED, "lookup", "_sizes", "_nearest"}
+_NAMES = {*AXES, template.LIST, template.MEASURED, "lookup", "_sizes", "_nearest"}
 _NAMES |= {"Callable", "NamedTuple", "Fraction", "int", "str", "dict", "tuple", "ValueError", "KeyError"}
 
 
@@ -144,17 +121,13 @@ def _syntax(node: ast.stmt) -> str:
     return ast.dump(node)
 
 
-def _trees(
-    module: ast.Module,
-    of: template.Form,
-    axes: tuple[str, ...],
-    read: "Callable[[list[ast.stmt], dict[str, Config]], AnyTree]",
-) -> "dict[Key, AnyTree]":
-    """Trees of a module, whose measured sizes are along `axes`.
+def _trees(module: ast.Module, axes: tuple[str, ...]) -> dict[Key, Tree]:
+    """Trees of a module, whose functions take the sizes `axes`.
 
     Raises:
         ValueError: a statement has another form.
     """
+    of = template.of_axes(axes)
     classes = dict(defined for node in module.body if (defined := _class(node)))
     has_sizes = any(isinstance(node, ast.FunctionDef) and node.name == "_nearest" for node in module.body)
     frame = _frame(of, tuple(classes.items()), has_sizes)
@@ -167,8 +140,8 @@ def _trees(
                 raise ValueError(f"line {node.lineno}" if node else "a part is missing")
     measured = body.pop() if body else None
     configs: dict[str, Config] = {}
-    functions: dict[str, AnyTree] = {}
-    tree_of_key: dict[Key, AnyTree] | None = None
+    functions: dict[str, Tree] = {}
+    tree_of_key: dict[Key, Tree] | None = None
     for node in body:
         match node:
             case _ if tree_of_key is not None:
@@ -183,7 +156,7 @@ def _trees(
             ) if ast.dump(arguments) == frame.arguments and name not in (*configs, *functions):
                 if sum(isinstance(part, ast.If) for part in ast.walk(node)) > _MOST_CUTS:
                     raise ValueError(f"line {node.lineno}: a function of over {_MOST_CUTS} thresholds")
-                functions[name] = read(body, _answers(returns, configs, class_of_name))
+                functions[name] = _tree(axes, body, _answers(returns, configs, class_of_name))
             case ast.AnnAssign(
                 target=ast.Name("TABLES"), annotation=annotation, value=ast.Dict(keys=keys, values=values)
             ) if ast.dump(annotation) == frame.tables:
@@ -208,7 +181,7 @@ def _trees(
 _SIZES_TYPE = ast.dump(ast.parse(f"{template.SIZES} {{}}").body[0].annotation)  # type: ignore[attr-defined]
 
 
-def _check_measured(node: ast.stmt | None, axes: tuple[str, ...], trees: "dict[Key, AnyTree]") -> None:
+def _check_measured(node: ast.stmt | None, axes: tuple[str, ...], trees: dict[Key, Tree]) -> None:
     """Refuse a statement that does not give the measured sizes of every function, along each axis.
 
     Raises:
@@ -282,7 +255,7 @@ def _literal(node: ast.expr) -> ast.Constant | None:
     return None
 
 
-def _entry(pair: tuple[ast.expr | None, ast.expr], functions: "dict[str, AnyTree]", line: int) -> "tuple[Key, AnyTree]":
+def _entry(pair: tuple[ast.expr | None, ast.expr], functions: dict[str, Tree], line: int) -> tuple[Key, Tree]:
     match pair:
         case (
             ast.Tuple(elts=[ast.Constant(str(operator)), ast.Constant(str(dtype))]),
@@ -322,44 +295,3 @@ def _axis(size: ast.expr, axes: tuple[str, ...]) -> str:
     if text not in axes and normal_form(text, axes) != text:
         raise ValueError(f"line {size.lineno}")
     return text
-
-
-# Left and right side of a comparison.
-_SIZES: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {
-    (("rows",), ("sms",)): ROWS_PER_SM,
-    (("rows", "hidden"), ("l2_bytes",)): BYTES_PER_L2,
-}
-
-
-def _relative_tree(body: list[ast.stmt], configs: dict[str, Config]) -> RelativeTree:
-    match body:
-        case [ast.Return(value=ast.Name(name))] if name in configs:
-            return Leaf(configs[name])
-        case [ast.If(test=ast.Compare(left=left, ops=[sign], comparators=[right]), body=first, orelse=[]), *rest]:
-            times, sizes = _product(left)
-            threshold, unit = _product(right)
-            if isinstance(sign, ast.LtE) and (times, sizes, unit) == (1, ("hidden",), ()):
-                return RelativeSplit(
-                    HIDDEN, 1, threshold, _relative_tree(first, configs), _relative_tree(rest, configs)
-                )
-            if isinstance(sign, ast.GtE) and (size := _SIZES.get((sizes, unit))):
-                low, high = _relative_tree(rest, configs), _relative_tree(first, configs)
-                return RelativeSplit(size, times, threshold, low, high)
-    raise ValueError(f"line {body[0].lineno if body else 0}")
-
-
-def _product(node: ast.expr) -> tuple[int, tuple[str, ...]]:
-    """The factor (1 if omitted) and the names of a product, such as `4 * rows * hidden`.
-
-    Raises:
-        ValueError: the expression is not such a product.
-    """
-    match node:
-        case ast.Constant(value) if type(value) is int and 0 < value <= _MOST_NUMBER:
-            return value, ()
-        case ast.Name(name):
-            return 1, (name,)
-        case ast.BinOp(left=left, op=ast.Mult(), right=ast.Name(name)):
-            number, names = _product(left)
-            return number, (*names, name)
-    raise ValueError(f"line {node.lineno}")

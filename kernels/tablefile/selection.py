@@ -14,9 +14,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.tablefile.loaded import ConfigFields, LoadedTable, config_of
-from normtune.kernels.tablefile.relative_tree import boxes_on
 from normtune.kernels.tablefile.tree import regions
-from normtune.kernels.target import Target
 
 
 class BoundedFunction(NamedTuple):
@@ -41,18 +39,14 @@ class BoundedFunction(NamedTuple):
         """The same function for any number of rows."""
         return self._replace(box=self.box.with_interval(Interval(self.box.axes[0], 1, MAX_ROWS)))
 
-    def row_bounds(self, hidden: int, target: Target) -> Iterable[int]:
+    def row_bounds(self, hidden: int) -> Iterable[int]:
         """The numbers of rows at which its config for rows of `hidden` elements may change, its ends among them."""
         rows, columns = self.box
         if not columns.least <= hidden <= columns.most:
             return
         yield from (rows.least, rows.most + 1)
         tree, whole = self.table.trees[self.key], EVERYWHERE.with_interval(Interval("hidden", hidden, hidden))
-        if not self.table.header.is_for_any_gpu:
-            yield from (box[0].least for _, box in regions(tree, whole))
-            return
-        for _, (of_leaf, _, elements) in boxes_on(tree, target.sms, target.l2_bytes, whole):
-            yield from (of_leaf.least, of_leaf.most + 1, elements.most // hidden + 1)
+        yield from (box[0].least for _, box in regions(tree, whole))
 
 
 def bounded(table: LoadedTable, key: Key) -> Iterator[BoundedFunction]:
@@ -83,7 +77,7 @@ class TableSelection(NamedTuple):
     Attributes:
         tables: in the order in which they are asked: the families of a table's operators, and a function that loads it.
         source: the origin of the first table, as text for a message.
-        exact: whether it was made or chosen for this GPU; False for the table for any GPU.
+        exact: whether it was made or chosen for this GPU; False for a table of another GPU.
     """
 
     tables: tuple[tuple[Collection[str], Callable[[], LoadedTable]], ...]
@@ -115,7 +109,7 @@ class TableSelection(NamedTuple):
         return config
 
 
-def row_bounds(functions: Iterable[BoundedFunction], hidden: int, target: Target) -> list[int]:
+def row_bounds(functions: Iterable[BoundedFunction], hidden: int) -> list[int]:
     """The numbers of rows, ascending from 1, at which the first answer for rows of `hidden` elements may change."""
-    bounds = {1, *(bound for function in functions for bound in function.row_bounds(hidden, target))}
+    bounds = {1, *(bound for function in functions for bound in function.row_bounds(hidden))}
     return sorted(bound for bound in bounds if 1 <= bound <= MAX_ROWS)

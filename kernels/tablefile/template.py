@@ -1,7 +1,6 @@
 """The fixed text of an emitted module: written by `emit`, recognised by `parse`.
 
-In: nothing. Out: texts in two forms: for a table of one GPU, and for a table for any GPU, whose functions also take
-multiprocessors and L2 cache. Light, because dispatch reads tables at the first launch.
+In: nothing. Out: texts. Light, because dispatch reads tables at the first launch.
 """
 
 import json
@@ -104,7 +103,7 @@ Classes = Mapping[str, Sequence[Knob]]
 
 
 class Form(NamedTuple):
-    """The text that all tables of a form share.
+    """The text that all tables share whose functions take the same sizes.
 
     Attributes:
         sizes: arguments of every function.
@@ -183,7 +182,7 @@ def _field(knob: Knob) -> str:
 
 @cache
 def of_axes(axes: tuple[str, ...]) -> Form:
-    """The form of a table of one GPU whose functions take the sizes `axes`."""
+    """The form of a table whose functions take the sizes `axes`."""
     sizes = tuple(f"{axis}: int" for axis in axes)
     if axes == AXES:
         return Form(
@@ -193,11 +192,3 @@ def of_axes(axes: tuple[str, ...]) -> Form:
         )
     named = ", ".join(f"`{axis}`" for axis in axes)
     return Form(sizes, "Launch configs by operator, dtype and shape; `lookup` finds one.", f"The config at {named}.")
-
-
-ONE_GPU = of_axes(AXES)
-ANY_GPU = Form(
-    (*ONE_GPU.sizes, "sms: int", "l2_bytes: int"),
-    "Launch configs by operator, dtype, shape and GPU; `lookup` finds one.",
-    "The config for `rows` rows of `hidden` elements on a GPU of `sms` SMs.",
-)

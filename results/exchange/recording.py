@@ -17,8 +17,6 @@ from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import COLD
 
 FOLDER = Path(__file__).parents[1] / "recordings"
-# The name that stands for all recordings.
-ALL = "all"
 MAX_BYTES = 2_000_000
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _DTYPE = re.compile(r"[a-z0-9_]+")
@@ -41,15 +39,6 @@ def load_recording(name: str, regime: str | None = COLD) -> Evidence:
         raise UsageError(f"unknown recording {name!r}: expected one of {', '.join(names) or '(none is shipped)'}")
     evidence = Evidence.joined([read_parquet(path) for path in sorted(FOLDER.glob(f"{name}.*.parquet"))])
     return evidence if regime is None else evidence.regime(regime)
-
-
-def load_recordings(regime: str | None = COLD) -> Evidence:
-    """Load all shipped recordings, in one regime; None for all.
-
-    Raises:
-        NormtuneError: a file is damaged.
-    """
-    return Evidence.joined([load_recording(name, regime) for name in recordings()])
 
 
 def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
@@ -127,7 +116,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _check(evidence: Evidence, name: str) -> None:
-    if not _NAME.fullmatch(name) or name == ALL:
+    if not _NAME.fullmatch(name):
         raise UsageError(f"the recording's name is {name!r}: expected small letters, digits and dashes, as nvidia-h200")
     devices = evidence.devices()
     if not devices:

@@ -85,8 +85,8 @@ def as_command(text):
             of.setdefault(name, []).append(value)
         elif word in ("--store", "--recording", "--out", "--evidence"):
             command[name] = value
-        elif word in ("--install", "--all-devices", "--batch-invariant"):
-            (options if word == "--batch-invariant" else command)[name] = True
+        elif word in ("--install", "--portable", "--batch-invariant"):
+            (command if word == "--install" else options)[name] = True
         elif word.startswith("--"):
             name, kind = _OPTIONS.get(word, (name, str))
             options[name] = kind(value)

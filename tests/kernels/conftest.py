@@ -6,14 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.problem import AXES, MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import body_hash
-from normtune.kernels.tablefile.template import ONE_GPU, SIZES
+from normtune.kernels.tablefile.template import SIZES, of_axes
 from normtune.kernels.target import Target
 
 CLASSES = {"Config": RMSNormConfig.knobs}
+_FORM = of_axes(AXES)
 _CODE = f"""
 FEW = Config(schedule="row", block_row=1, num_warps=2)
 MANY = Config(schedule="split", block_row=1, num_warps=2, block_col=64)
@@ -22,29 +23,29 @@ MANY_BACKWARD = Config(schedule="split", block_row=1, num_warps=2, programs_per_
 PARTS = Config(schedule="parts", block_row=1, num_warps=2, programs_per_sm=1)
 
 
-{ONE_GPU.function("forward")}
+{_FORM.function("forward")}
     if rows >= 16:
         return MANY
     return FEW
 
 
-{ONE_GPU.function("forward_invariant")}
+{_FORM.function("forward_invariant")}
     if hidden <= 512:
         return FEW
     return MANY
 
 
-{ONE_GPU.function("backward")}
+{_FORM.function("backward")}
     if rows >= 16:
         return MANY_BACKWARD
     return FEW_BACKWARD
 
 
-{ONE_GPU.function("backward_invariant")}
+{_FORM.function("backward_invariant")}
     return MANY_BACKWARD
 
 
-{ONE_GPU.function("in_parts")}
+{_FORM.function("in_parts")}
     return PARTS
 """
 _OF_NORM = {"rms_norm_forward": "forward", "rms_norm_backward": "backward"}
@@ -110,8 +111,8 @@ def write_table(tmp_path: Path) -> Callable[[bool], Path]:
             f'    ("{key}", "float32"): {{"rows": (1, {MAX_ROWS}), "hidden": (1, 65536)}},\n' for key in entries
         )
         body = (
-            f"{ONE_GPU.opening(CLASSES)}\n{_CODE}\n{ONE_GPU.tables(CLASSES)} {{\n{lines}}}\n"
-            f"{SIZES} {{\n{sizes}}}\n{ONE_GPU.closing(CLASSES)}"
+            f"{_FORM.opening(CLASSES)}\n{_CODE}\n{_FORM.tables(CLASSES)} {{\n{lines}}}\n"
+            f"{SIZES} {{\n{sizes}}}\n{_FORM.closing(CLASSES)}"
         )
         header = next(iter(locate.shipped().values()))._replace(body=body_hash(body))
         path = tmp_path / f"table_{invariant}.py"

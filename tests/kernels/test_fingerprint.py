@@ -353,7 +353,7 @@ def test_a_check_and_a_sweep_go_by_it(
         spec = project.loaded()
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(operator._OPERATORS, "scaled", spec)
-            header = SimpleNamespace(kernels={"scaled": before}, is_for_any_gpu=False)
+            header = SimpleNamespace(kernels={"scaled": before})
             stale, notes = changed_kernels(header, "", None)
             return stale, notes, len(known(stored, ["scaled"]))
 

@@ -58,7 +58,7 @@ def test_all_configs_of_a_hidden_size_give_a_row_the_same_bits(key):
     with dispatch._choosing:
         found = dispatch._table_of(0, target).functions(key)
     tree = found[0].table.trees.get(key) if found else None
-    if tree is None or found[0].table.header.is_for_any_gpu:
+    if tree is None:
         pytest.skip("the table of this GPU has no such function")
     for hidden in sizes_of(tree, min(spec.max_hidden, 1 << 17)):
         most = max(2, min(9000, MOST_ELEMENTS // hidden))

@@ -111,22 +111,17 @@ ROOMS = {
         "light kernels/tablefile results heuristics/regret heuristics/comparing heuristics/writing heuristics/showing",
         "altair numpy pandas vl_convert",
     ),
-    "heuristics/any_gpu": Room(
-        "heuristics/any_gpu/",
-        "light kernels/tablefile results heuristics/regret heuristics/solver heuristics/fitting heuristics/writing",
-        "numpy",
-    ),
     "heuristics/api": Room(
         "heuristics/api/",
         "light kernels/tablefile results results/exchange results/database results/source heuristics/regret "
-        "heuristics/rules heuristics/fitting heuristics/writing heuristics/report heuristics/any_gpu "
+        "heuristics/rules heuristics/fitting heuristics/writing heuristics/report "
         "heuristics/showing heuristics/comparing",
         "pandas",
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
         "light kernels/tablefile results results/parallel results/exchange results/source heuristics/regret "
-        "heuristics/fitting heuristics/writing heuristics/report heuristics/any_gpu "
+        "heuristics/fitting heuristics/writing heuristics/report "
         "heuristics/showing heuristics/comparing heuristics/api",
         "pandas rich typer",
     ),
@@ -196,7 +191,7 @@ ROOMS = {
     "tuner/checking": Room(
         "tuner/checking/",
         "light kernels/tablefile results results/parallel results/exchange results/database results/source "
-        "heuristics/regret heuristics/solver heuristics/fitting heuristics/writing heuristics/any_gpu "
+        "heuristics/regret heuristics/solver heuristics/fitting heuristics/writing "
         "tuner/plan tuner/search tuner/staleness tuner/device tuner/sweep",
         "numpy scipy typer",
     ),

@@ -14,9 +14,9 @@ import pandas as pd
 from typing import Any, assert_type
 
 import normtune
-from normtune import AnyGpuTable, FitOptions, NormtuneError, Store, Table
+from normtune import FitOptions, NormtuneError, Store, Table
 from normtune import export_data, export_recording, merge_data, list_data
-from normtune import fit, fit_any_gpu, load_table, register, show, show_map, sweep, uninstall
+from normtune import fit, load_table, register, show, show_map, sweep, uninstall
 from normtune.heuristics.api.maps import Maps
 from normtune.heuristics.writing.installing import Installed, Removed
 from normtune.tuner.checking.offline import CheckedTable
@@ -31,9 +31,8 @@ def checked(frame: pd.DataFrame, store: Store) -> None:
     assert_type(fit(store, replaces="table.py"), Table)
     assert_type(fit(store).install(force=True), Installed)
     assert_type(uninstall(store), tuple[Removed, ...])
-    assert_type(fit_any_gpu(recording="all", leaves=8), AnyGpuTable)
-    assert_type(fit_any_gpu(store).lookup("a", "float16", 1, 64, sms=132, l2_bytes=1 << 20), normtune.Config)
-    fit_any_gpu(store, tie_percent=1)  # type: ignore[call-arg]
+    assert_type(fit(store, portable=True).lookup("a", "float16", 1, 64), normtune.Config)
+    fit(store, all_devices=True)  # type: ignore[call-arg]
     assert_type(sweep(dry_run=True).to_plain(), dict[str, Any])
     assert_type(normtune.diff("a.py", "liger", store).markdown(), str)
     assert_type(normtune.check("table.py", begin=print), CheckedTable)

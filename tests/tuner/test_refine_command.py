@@ -50,7 +50,6 @@ def problems(options):
     ("arguments", "message"),
     [
         (("--refine", "nowhere.py"), "nowhere.py is no file or shipped table"),
-        (("--refine", "any-gpu"), "table any-gpu is for any GPU: expected a table of one GPU"),
         ((*REFINE, "--operator", "no_such"), "has no function of 'no_such': expected one of "),
         ((*REFINE, "--rows", "1,2"), "--rows and --refine are both given"),
         ((*REFINE, "--hidden", "64"), "--hidden and --refine are both given"),

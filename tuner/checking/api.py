@@ -107,7 +107,6 @@ def check_on_device(
     tested = subject.read(Path(table))
     bench = open_device(device, tested.regime)
     try:
-        tested = tested.on(bench.target.sms)
         if changed(tested.header.kernels):  # in their sources
             stale, notes = offline.stale_kernels(Path(table))
             tested = tested._replace(changed=tuple(stale), notes=(*tested.notes, *notes))

@@ -14,7 +14,6 @@ from time import sleep
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
 from normtune.heuristics.regret.legality import Legality, Registered, is_known_to_fit, registered
 from normtune.heuristics.solver.row_classes import RowClasses
@@ -24,9 +23,10 @@ from normtune.heuristics.writing.regenerate import command_of, is_plain
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import UNPAIRED, Header, is_edited, lines_above, parse
-from normtune.kernels.tablefile.parse import AnyTree, relative_trees, trees
+from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.syntax import statements
-from normtune.kernels.target import target_for
+from normtune.kernels.tablefile.tree import Tree
+from normtune.kernels.target import relatives, target_for
 from normtune.tuner.staleness import recorded
 from normtune.tuner.staleness.table import changed_kernels
 
@@ -139,8 +139,6 @@ def _refit_advice(header: Header) -> str:
 def _against_data(
     header: Header, text: str, path: Path, load: LoadEvidence, notes: list[str], announce: Callable[[str], None]
 ) -> list[str]:
-    from normtune.heuristics.any_gpu import emit
-    from normtune.heuristics.any_gpu.pipeline import fit_all
     from normtune.heuristics.fitting.pipeline import fit, used
     from normtune.heuristics.writing.emit import module_text
 
@@ -163,9 +161,6 @@ def _against_data(
         announce(
             f"{locate.quoted(path)}: fitting {count} measurements of {source} again to compare; --quick skips this"
         )
-        if header.is_for_any_gpu:
-            everywhere = emit.module_text(fit_all(evidence, options), command)
-            return _compared(everywhere, text, header, source, notes)
         again = fit(
             evidence,
             options,
@@ -235,20 +230,16 @@ def _timed(header: Header, load: LoadEvidence) -> "Iterator[tuple[recorded.Recor
 
     Nothing if its header names a store, or a file that cannot be read, which is reported elsewhere.
     """
-    from normtune.results.exchange.recording import ALL, load_recording, recordings
+    from normtune.results.exchange.recording import load_recording
 
     try:
         name = command_of(header).recording
         data = None if name else load()
+        recording = load_recording(name, None) if name else None
     except NormtuneError:
         return
-    if name:
-        for recording in recordings() if name == ALL else [name]:
-            try:
-                evidence = load_recording(recording, None)
-            except NormtuneError:
-                return
-            yield recorded.read(recording, evidence), evidence
+    if recording:
+        yield recorded.read(name, recording), recording
     if data is not None:
         for device in data[1].devices():
             measured = data[1].of(device).current()
@@ -256,12 +247,11 @@ def _timed(header: Header, load: LoadEvidence) -> "Iterator[tuple[recorded.Recor
 
 
 def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
-    if header.is_for_any_gpu:
-        return _legality_anywhere(header, text, notes)
     try:
         target = target_for(header.target, header.sms)
         functions = trees(text)
         measured = decisions(header)
+        others, where = (relatives(target), "a known target") if header.portable else ((), header.target)
     except (NormtuneError, ValueError) as error:
         return [str(error)]
     failures = []
@@ -272,37 +262,20 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
                 f"{key}: it was not measured, and configs of {', '.join(alike)} may need more shared memory in "
                 f"{key.dtype} than {header.target} has: measure it, or declare `legal`; {_refit_advice(header)}"
             )
-        legality = Legality(known.spec, target, [key.dtype], known.variants)
+        legality = Legality(known.spec, target, [key.dtype], known.variants, others)
         if key.is_batch_invariant:
             failures += [
                 f"{key}: its configs sum a row of {least} to {most} elements in several orders"
                 for _, least, most in RowClasses(legality).mixed(tree)
             ]
         failures += [
-            f"{key}: {config} is illegal on {header.target} at {box[0].most} rows of {box[1].most}, "
-            "where the table has it"
+            f"{key}: {config} is illegal on {where} at {box[0].most} rows of {box[1].most}, where the table has it"
             for config, box in legality.breaches(tree)
         ]
     return failures
 
 
-def _legality_anywhere(header: Header, text: str, notes: list[str]) -> list[str]:
-    try:
-        functions = relative_trees(text)
-        targets = targets_of([gpu.target for gpu in header.fitted])
-    except (NormtuneError, ValueError) as error:
-        return [str(error)]
-    failures = []
-    for key, tree, known in _registered(functions, notes):
-        legal = EveryGpu(known.spec, targets, [key.dtype], known.variants)
-        failures += [
-            f"{key}: {config} is illegal on {target.name} with {target.sms} SMs at hidden {box[1].most}"
-            for target, config, box in legal.breaches(tree)
-        ]
-    return failures
-
-
-def _registered(functions: Mapping[Key, AnyTree], notes: list[str]) -> Iterator[tuple[Key, AnyTree, Registered]]:
+def _registered(functions: Mapping[Key, Tree], notes: list[str]) -> Iterator[tuple[Key, Tree, Registered]]:
     """The functions of registered operators; `notes` gets a note on each other function."""
     for key, tree in functions.items():
         if known := registered(key):

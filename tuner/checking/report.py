@@ -92,7 +92,7 @@ def counts_line(judged: Sequence[tuple[Checked, Judgement]]) -> str:
 def note_lines(table: TableUnderTest, device: Device, done: Recheck, without_shapes: int) -> Iterator[str]:
     """Notes beside the verdict; a replayed recording has no shape of `without_shapes` functions."""
     header = table.header
-    if not header.is_for_any_gpu and (header.gpu, header.sms) != (plain_name(device.name), device.sms):
+    if (header.gpu, header.sms) != (plain_name(device.name), device.sms):
         yield (
             f"the table was made for {header.label} with {header.sms} SMs, but was measured on {device.label} with "
             f"{device.sms}"

@@ -7,12 +7,11 @@ from typing import NamedTuple
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.regret.legality import registered
-from normtune.heuristics.writing.entries import AnyGpuEntry, entries
+from normtune.heuristics.writing.entries import entries
 from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Header, is_edited, parse
-from normtune.kernels.tablefile.relative_tree import RelativeTree, on_sms
 from normtune.kernels.tablefile.tree import Tree
 from normtune.results.regimes import COLD
 
@@ -74,10 +73,9 @@ class TableUnderTest(NamedTuple):
 
     Attributes:
         header: of the table.
-        functions: the functions that can be checked; those of a table for any GPU are for one multiprocessor: see `on`.
+        functions: the functions that can be checked.
         measured: the measured sizes of each key.
         notes: for the user: entries that cannot be checked, an edit by hand.
-        relative: the trees of a table for any GPU; None for a table of one GPU.
         changed: a line for each operator whose kernels changed since the fit; set by the check.
     """
 
@@ -85,17 +83,7 @@ class TableUnderTest(NamedTuple):
     functions: tuple[Checked, ...]
     measured: Mapping[Key, Box]
     notes: tuple[str, ...]
-    relative: Mapping[Key, RelativeTree] | None = None
     changed: tuple[str, ...] = ()
-
-    def on(self, sms: int) -> "TableUnderTest":
-        """The table for a GPU with this number of multiprocessors."""
-        if not self.relative:
-            return self
-        trees_here = _bound(self.relative, sms)
-        return self._replace(
-            functions=tuple(function._replace(tree=trees_here[function.served[0]]) for function in self.functions)
-        )
 
     @property
     def box(self) -> Box:
@@ -116,9 +104,8 @@ def read(path: Path) -> TableUnderTest:
     """
     name = locate.quoted(path)
     table, (header, body) = locate.load(path), parse(locate.read(path), name)
-    relative = table.trees if header.is_for_any_gpu else None
     try:
-        checked, notes = functions(header, _bound(relative, 1) if relative else table.trees)
+        checked, notes = functions(header, table.trees)
     except NormtuneError as error:
         raise UsageError(f"table {name} cannot be checked: {error}; fit it again") from None
     if not checked:
@@ -126,7 +113,7 @@ def read(path: Path) -> TableUnderTest:
         raise UsageError(f"table {name} cannot be checked: {reason}; fit it again")
     if is_edited(header, body):
         notes.append("its code was edited since it was fitted")
-    return TableUnderTest(header, tuple(checked), table.measured, tuple(notes), relative)
+    return TableUnderTest(header, tuple(checked), table.measured, tuple(notes))
 
 
 def functions(header: Header, trees: Mapping[Key, Tree]) -> tuple[list[Checked], list[str]]:
@@ -156,11 +143,8 @@ def _is_of_few(header: Header, of_header: Iterable[Key]) -> bool:
     return header.data.measurements < _FEW * max(1, len(measured))
 
 
-def _promise(entry: TableEntry | AnyGpuEntry) -> Promise:
+def _promise(entry: TableEntry) -> Promise:
     """The promise of an entry: preferably cross-validated and with equal weights, like the shapes of a check."""
-    if isinstance(entry, AnyGpuEntry):
-        first = entry.figures[:1]
-        return Promise(first[0].lost.mean, first[0].lost.worst, "mean") if first else Promise()
     figures, loss = entry.figures, entry.figures.loss
     means = {
         "plain cross-validated": figures.plain_validated,
@@ -169,21 +153,6 @@ def _promise(entry: TableEntry | AnyGpuEntry) -> Promise:
     }
     figure = next(name for name, mean in means.items() if mean is not None)
     return Promise(means[figure] or 0, loss.worst, figure, entry.beside.mean if entry.beside else 0)
-
-
-def _bound(relative: Mapping[Key, RelativeTree], sms: int) -> dict[Key, Tree]:
-    """The trees of a table for any GPU on a GPU with `sms` multiprocessors; keys of one tree keep one tree.
-
-    Raises:
-        NormtuneError: a tree depends on the L2 cache, so that its thresholds are not in rows and hidden.
-    """
-    known: dict[int, Tree] = {}
-    for tree in relative.values():
-        here = known.get(id(tree)) or on_sms(tree, sms)
-        if here is None:
-            raise NormtuneError("it has thresholds in bytes of the L2 cache")
-        known[id(tree)] = here
-    return {entry: known[id(tree)] for entry, tree in relative.items()}
 
 
 def _by_function(trees: Mapping[Key, Tree]) -> list[tuple[Tree, list[Key]]]:

@@ -134,7 +134,7 @@ def tables(machine: Machine) -> Iterable[Finding]:
         if exact:
             yield Finding(OK, "table", f"cuda:{index} uses {source}")
         else:
-            advice = "`normtune sweep && normtune fit --install` makes its own"
+            advice = "`normtune sweep --effort portfolio && normtune fit --install` makes its own in a minute"
             yield Finding(WARNING, "table", f"cuda:{index} uses {source}, as there is no table for it", advice)
     if gpus:
         return
@@ -158,7 +158,7 @@ def without_gpu() -> str:
 
 
 def installed(_: Machine) -> Iterable[Finding]:
-    """Tables installed for this user, for any GPU, with their paths."""
+    """Tables installed for this user, with their paths."""
     for file in locate.installed():
         path = locate.quoted(file)
         try:

@@ -2,7 +2,7 @@
 
 In: a problem, the limits of its device, and the tables that ship. Out: at most `CONFIGS` configs. A fit has found
 configs that are best together over all that was measured on a GPU; the regions for which its table chooses them are
-compared with the problem by their distance in octaves, with rows per multiprocessor, as in the table for any GPU.
+compared with the problem by their distance in octaves, with rows per multiprocessor.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,6 @@ from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.loaded import LoadedTable
-from normtune.kernels.tablefile.relative_tree import boxes_on
 from normtune.kernels.tablefile.tree import regions
 from normtune.kernels.target import Target
 
@@ -52,7 +51,7 @@ class Region(NamedTuple):
 
 def portfolio(spec: OperatorSpec, problem: Problem, target: Target) -> list[Config]:
     """The configs of the regions nearest to a problem that are legal there, the nearest first; empty without tables."""
-    return nearest(_regions(problem.key, spec.whole, target), spec, problem, target)
+    return nearest(_regions(problem.key, spec.whole), spec, problem, target)
 
 
 def nearest(regions: Iterable[Region], spec: OperatorSpec, problem: Problem, target: Target) -> list[Config]:
@@ -69,16 +68,13 @@ def nearest(regions: Iterable[Region], spec: OperatorSpec, problem: Problem, tar
 
 
 @cache
-def _regions(key: Key, whole: Box, target: Target) -> list[Region]:
+def _regions(key: Key, whole: Box) -> list[Region]:
     """The regions of all shipped tables that have a function of a key."""
     found = []
     for table in _tables():
         name = table.name(key)
         tree = None if name is None else table.trees[name]
-        if tree is not None and table.header.is_for_any_gpu:
-            parts = boxes_on(tree, target.sms, target.l2_bytes, whole)
-            found += [Region(config, Box(box[: len(whole)]), target.sms) for config, box in parts]
-        elif tree is not None:
+        if tree is not None:
             found += [Region(config, box, table.header.sms) for config, box in regions(tree, whole)]
     return found
 

@@ -12,8 +12,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import UNKNOWN, changed, unnoticed
 from normtune.kernels.problem import Problem, axes_of, function_key, function_operator
 from normtune.kernels.tablefile.header import Header
-from normtune.kernels.tablefile.parse import relative_trees, trees
-from normtune.kernels.tablefile.relative_tree import choose_on
+from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
 from normtune.tuner.staleness.recorded import Cell, CodeChange, RecordedCode, cell_of, difference, pairs_of
@@ -46,7 +45,7 @@ def changed_kernels(
     measured = list(timed or ())
     reason = "code is compared without --quick" if timed is None else "its measurements are not available"
     try:
-        cells = [_cells(header, text, evidence) for _, evidence in measured]
+        cells = [_cells(text, evidence) for _, evidence in measured]
     except NormtuneError as error:  # a check reports it as a failure
         measured, reason = [], str(error)
     if measured:
@@ -72,16 +71,9 @@ def _stale_by_source(name: str) -> str:
     return f"the kernels of {name} changed since they were measured: sweep with --stale, then fit"
 
 
-def _cells(header: Header, text: str, evidence: Evidence) -> set[Cell]:
+def _cells(text: str, evidence: Evidence) -> set[Cell]:
     """The measured cells of a table's configs."""
-    (device,) = evidence.devices()
-    if header.is_for_any_gpu:
-        relative = relative_trees(text)
-        answers = {
-            key: partial(choose_on, tree, sms=device.sms, l2_bytes=device.l2_bytes) for key, tree in relative.items()
-        }
-    else:
-        answers = {key: partial(choose, tree, axes=axes_of(key.family)) for key, tree in trees(text).items()}
+    answers = {key: partial(choose, tree, axes=axes_of(key.family)) for key, tree in trees(text).items()}
     configs: dict[Problem, set[Config]] = {}
     for problem, config in pairs_of(evidence):
         configs.setdefault(problem, set()).add(config)

@@ -1,7 +1,7 @@
 """The configs that every sweep times at each of its shapes: those of the present tables, and the default.
 
 In: problems, the device, a baseline table. Out: by problem, the configs that a fit compares its table with. The tables
-are those that calls use: NORMTUNE_TABLE, the installed table, a shipped one, or the table for any GPU.
+are those that calls use: NORMTUNE_TABLE, the installed table, and the shipped ones.
 """
 
 import os
@@ -39,7 +39,7 @@ def always(
     """
     finders = [cache(partial(_in_use, device))]
     if baseline is not None:
-        finders.append(cache(locate.load_table(baseline).bound(device.sms, device.l2_bytes).answer))
+        finders.append(cache(locate.load_table(baseline).answer))
     configs_of = {}
     for problem in problems:
         spec = operator(problem.operator)
@@ -57,9 +57,7 @@ def always_on_any(
     problems: Collection[Problem], device: Device, target: Target, baseline: str | os.PathLike[str] | None = None
 ) -> ByProblem:
     """As `always`, for whatever GPU of the architecture the sweep will run on: with the configs of all their tables."""
-    names = {
-        header.device.label for header in locate.shipped().values() if header.device and header.target == target.name
-    }
+    names = {header.label for header in locate.shipped().values() if header.target == target.name}
     found = [always(problems, device._replace(name=name), target, baseline) for name in sorted({device.name, *names})]
     return {problem: [*dict.fromkeys(config for one in found for config in one[problem])] for problem in problems}
 
@@ -67,6 +65,6 @@ def always_on_any(
 def _in_use(device: Device, key: Key) -> _Answer | None:
     """The function of the tables that calls use now; None if one of them cannot be used."""
     try:
-        return locate.select(device.name, device.target, device.sms, device.l2_bytes).answer(key)
+        return locate.select(device.name, device.target, device.sms).answer(key)
     except NormtuneError:
         return None

@@ -102,14 +102,10 @@ def refined_table(
         until: see `Refinement`.
 
     Raises:
-        UsageError: the table is not of one GPU, or has none of these functions.
+        UsageError: the table has thresholds of other sizes, or none of these functions.
     """
     loaded = locate.load_table(table)
-    header, name = loaded.header, locate.quoted(table)
-    if header.is_for_any_gpu:
-        raise UsageError(
-            f"table {name} is for any GPU: expected a table of one GPU, whose thresholds are {' and '.join(AXES)}"
-        )
+    name = locate.quoted(table)
     entries = loaded.trees
     cut = {node.axis for tree in entries.values() for node in nodes(tree) if isinstance(node, Split)}
     sizes = [*loaded.axes, *sorted(cut - {*loaded.axes})]

@@ -1,17 +1,13 @@
 """What the options of `normtune fit` do, from Python: the same files, and the printed figures as fractions."""
 
-import math
 from pathlib import Path
 
 import pytest
 
 import normtune
 from normtune.errors import NormtuneError, UsageError
-from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Gpu
-from normtune.results.database.store import Store
-from normtune.results.evidence import Evidence
 from normtune.tests.commands import invoke, one_line
 
 
@@ -20,18 +16,6 @@ def command(*arguments: str) -> str:
     result = invoke("fit", *arguments)
     assert result.exit_code == 0, result.output or result.exception
     return result.stdout
-
-
-@pytest.fixture
-def two(measure, penalty, run, spec, tmp_path: Path) -> str:
-    """A store with `toy` on two GPUs."""
-    shapes = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
-    path = tmp_path / "two.db"
-    with Store.open(path) as opened:
-        for name, sms in (("A", 132), ("B", 66)):
-            opened.begin_run(run._replace(id=name, device=run.device._replace(name=f"NVIDIA {name}", sms=sms)))
-            opened.add(measure(penalty, shapes, run=name, fingerprint=fingerprint(spec)))
-    return str(path)
 
 
 @pytest.mark.long
@@ -66,7 +50,7 @@ def test_an_installed_table_is_the_file_of_the_command_until_it_is_removed(store
     (one,) = normtune.uninstall(store)
     assert one.path == path and not path.exists()
     ((name, source),) = one.used
-    assert name == "Test GPU" and source.startswith("the table for any GPU")
+    assert name == "Test GPU" and source.startswith("the table of NVIDIA ")
     installed = normtune.fit(store, leaves=3).install()
     assert installed.path == path and path.read_bytes() == by_command
     assert f"in place of {installed.displaced}\n" in printed
@@ -92,37 +76,6 @@ def test_an_edited_table_is_replaced_and_removed_by_force_alone(store: str) -> N
     assert table.install(force=True).displaced.endswith("which cannot be used")
 
 
-@pytest.mark.long
-def test_a_table_for_any_gpu_is_the_file_of_the_command(two: str, store: str) -> None:
-    for folder in ("by_command", "by_python"):
-        Path(folder).mkdir()
-    arguments = ("--store", two, "--all-devices", "--leaves", "4")
-    command(*arguments, "--out", "by_command/any.py", "--evidence", "by_command/any.parquet")
-    table = normtune.fit_any_gpu(two, leaves=4)
-    table.save("by_python/any.py", evidence="by_python/any.parquet")
-    for name in ("any.py", "any.parquet"):
-        assert Path("by_python", name).read_bytes() == Path("by_command", name).read_bytes()
-    assert normtune.check("by_python/any.py").failures == ()
-    bound = normtune.load_table("by_python/any.py").bound(132, 60 << 20)
-    for shape in ((1, 64), (4096, 64), (4096, 4096)):
-        config = table.lookup("toy", "bfloat16", *shape, sms=132, l2_bytes=60 << 20)
-        assert config == bound.lookup("toy", "bfloat16", *shape)
-    assert [device.name for device in table.devices] == ["NVIDIA A", "NVIDIA B"]
-
-
-def test_figures_on_each_gpu_are_fractions(two: str, evidence: Evidence) -> None:
-    table = normtune.fit_any_gpu(two, leaves=1)
-    rows = table.figures().to_dict("records")
-    (function,) = table.functions
-    assert [row["device"] for row in rows] == ["NVIDIA A", "NVIDIA B"]
-    for row, on in zip(rows, function.figures, strict=True):
-        assert row["mean"] == pytest.approx(math.expm1(on.lost.mean / 1e6)) and 0 < row["mean"] < row["worst"] < 1
-        assert on.left_out is not None
-        assert row["left_out_worst"] == pytest.approx(math.expm1(on.left_out.worst / 1e6))
-    (alone,) = normtune.fit_any_gpu(evidence).figures().to_dict("records")
-    assert math.isnan(alone["left_out_mean"])
-
-
 @pytest.mark.parametrize(
     ("call", "says"),
     [
@@ -131,21 +84,12 @@ def test_figures_on_each_gpu_are_fractions(two: str, evidence: Evidence) -> None
             "baseline and replaces are both given",
         ),
         (lambda store: normtune.fit(store, replaces="missing.py"), "missing.py cannot be read"),
-        (lambda store: normtune.fit_any_gpu(store, leaves=0), "leaves is 0: expected 1 to 128"),
-        (lambda store: normtune.fit_any_gpu(store, operators="nothing"), "no measurements of operator 'nothing'"),
-        (lambda store: normtune.fit_any_gpu(store, recording="all"), "both given"),
-        (lambda store: normtune.fit_any_gpu(recording="all", regime="hot"), "unknown regime 'hot'"),
-        (lambda store: normtune.fit_any_gpu(7), "the measurements are a int"),
+        (lambda store: normtune.fit(store, portable="yes"), "portable is 'yes': expected True or False"),
+        (lambda store: normtune.fit(store, leaves=0), "leaves is 0: expected 1 to 128"),
+        (lambda store: normtune.fit(store, operators="nothing"), "no measurements of operator 'nothing'"),
+        (lambda store: normtune.fit(store, leaves=2).lookup("toy", "int8", 1, 64), "no table for 'toy' in 'int8'"),
         (lambda store: normtune.uninstall(store, regime="hot"), "unknown regime 'hot'"),
         (lambda store: normtune.uninstall(store, recording="nvidia-h200"), "both given"),
-        (
-            lambda store: normtune.fit_any_gpu(store, leaves=2).lookup("toy", "bfloat16", 1, 64, sms=0, l2_bytes=1),
-            "expected positive integers",
-        ),
-        (
-            lambda store: normtune.fit_any_gpu(store, leaves=2).lookup("toy", "int8", 1, 64, sms=1, l2_bytes=1),
-            "no table for 'toy' in 'int8'",
-        ),
     ],
 )
 def test_a_bad_value_is_refused_before_anything_is_written(store: str, call, says: str) -> None:

@@ -40,15 +40,6 @@ def test_losses_of_a_table_are_fractions(store: str) -> None:
     assert row["config"] != row["best"]
 
 
-@pytest.mark.slow
-def test_a_table_for_any_gpu_is_mapped_on_each(store: str) -> None:
-    normtune.fit_any_gpu(store, leaves=4).save("any.py")
-    table = normtune.load_table("any.py").bound(132, 60 << 20)
-    for row in normtune.show_map(store, table="any.py").frame().to_dict("records"):
-        assert row["config"] == table.lookup("toy", "bfloat16", row["rows"], row["hidden"])
-    assert "the configs of any.py" in succeed("show", "--store", store, "--table", "any.py")
-
-
 def test_a_table_without_a_function_has_no_rows(store: str) -> None:
     maps = normtune.show_map(store, table="nvidia-h200")
     assert [one.content for one in maps.devices[0].maps] == [None]

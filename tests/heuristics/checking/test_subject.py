@@ -14,9 +14,7 @@ from normtune.heuristics.writing.regenerate import command_of
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Header, parse
-from normtune.kernels.tablefile.parse import relative_trees, trees
-from normtune.kernels.tablefile.relative_tree import choose_on
-from normtune.kernels.tablefile.tree import choose
+from normtune.kernels.tablefile.parse import trees
 from normtune.tuner.checking import subject
 
 SHIPPED = sorted(locate.shipped())
@@ -132,18 +130,3 @@ def test_the_regime_is_that_of_the_data(tmp_path: Path, regime: str) -> None:
     told = "" if regime == "cold" else regime
     path = edited(tmp_path, lambda header: header._replace(data=header.data._replace(regime=told)))
     assert subject.read(path).regime == regime
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sms", [1, 36, 132, 148])
-def test_a_table_for_any_gpu_is_bound_to_one(sms: int) -> None:
-    path = locate.SHIPPED / "any_gpu.py"
-    if not path.exists():
-        pytest.skip("no such table ships")
-    relative = relative_trees(path.read_text())
-    table = subject.read(path).on(sms)
-    for one in table.functions:
-        for rows in (1, 2, 31, 100, 132, 1000, 4096, 33_333, 262_144):
-            for hidden in (64, 100, 1024, 5000, 32768):
-                expected = choose_on(relative[one.key], (rows, hidden), sms, 60 << 20)
-                assert choose(one.tree, (rows, hidden)) == expected

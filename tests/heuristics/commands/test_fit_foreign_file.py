@@ -250,10 +250,6 @@ def test_two_operators_with_knobs_of_their_own_share_a_table() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (
-            ("times.csv", *FLAGS, *COLUMNS, "--all-devices"),
-            "FILE and --all-devices are both given: `data merge`",
-        ),
         (("times.csv", *FLAGS, *COLUMNS, "--store", "a.db"), "FILE is given with --store or --recording"),
         (("times.csv", *FLAGS, *COLUMNS, "--regime", "warm"), "times.csv has no times of regime warm, but of cold"),
         (("times.txt",), "FILE is 'times.txt': expected a file of measurements that ends in .csv or .parquet"),

@@ -4,11 +4,9 @@ import dataclasses
 import inspect
 from typing import Any
 
-import pytest
 import typer
 from typer.testing import CliRunner
 
-from normtune.heuristics.api.any_gpu import fit_any_gpu
 from normtune.heuristics.api.fit import fit
 from normtune.heuristics.fitting.options import FitKeywords, FitOptions
 from normtune.results.commands import with_options
@@ -18,31 +16,28 @@ FIELDS = {field.name: field for field in dataclasses.fields(FitKeywords)}
 
 
 def shown(chosen: list[FitOptions]) -> Any:
-    def command(out: str = "", all_devices: bool = False, install: bool = False, force: bool = False, **options: Any):
+    def command(out: str = "", install: bool = False, force: bool = False, **options: Any):
         chosen.append(FitOptions(**options))
 
-    return with_options(FitOptions, before="all_devices")(command)
+    return with_options(FitOptions, before="install")(command)
 
 
 def test_every_field_is_an_option_where_it_is_declared() -> None:
     names = list(inspect.signature(shown([])).parameters)
     assert names == [
         *("out", "leaves", "max_slowdown", "max_configs", "weights", "tie", "baseline"),
-        *("batch_invariant", "all_devices", "regime", "device", "install", "operator", "force"),
+        *("batch_invariant", "portable", "regime", "device", "install", "operator", "force"),
     ]
-    assert len(names) == len(dataclasses.fields(FitOptions)) + 4
+    assert len(names) == len(dataclasses.fields(FitOptions)) + 3
 
 
-@pytest.mark.parametrize(
-    ("function", "names"), [(fit, [*FIELDS]), (fit_any_gpu, ["leaves", "operators", "weights", "regime"])]
-)
-def test_every_field_is_a_keyword_with_its_type_default_and_text(function: Any, names: list[str]) -> None:
-    parameters = inspect.signature(function).parameters
-    assert [name for name in parameters if name in FIELDS] == names
-    for name in names:
+def test_every_field_is_a_keyword_with_its_type_default_and_text() -> None:
+    parameters = inspect.signature(fit).parameters
+    assert [name for name in parameters if name in FIELDS] == [*FIELDS]
+    for name in FIELDS:
         assert (parameters[name].annotation, parameters[name].default) == (FIELDS[name].type, FIELDS[name].default)
     for name in parameters:
-        assert f"\n    {name}: " in function.__doc__
+        assert f"\n    {name}: " in (fit.__doc__ or "")
 
 
 def test_what_is_typed_is_what_a_header_says() -> None:
@@ -53,6 +48,7 @@ def test_what_is_typed_is_what_a_header_says() -> None:
         [],
         ["--leaves", "3", "--tie", "0.25", "--max-configs", "4"],
         ["--operator", "a", "--operator", "b:c", "--batch-invariant"],
+        ["--portable", "--leaves", "8"],
         ["--max-slowdown", "1.5", "--weights", "mine.csv", "--baseline", "liger", "--regime", "warm"],
     ):
         assert CliRunner().invoke(app, words).exit_code == 0

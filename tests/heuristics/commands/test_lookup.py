@@ -25,18 +25,6 @@ def test_the_config_is_the_one_of_the_table(rows: int, hidden: int) -> None:
         assert told == {"operator": name, "dtype": "float16", "rows": rows, "hidden": hidden}
 
 
-@pytest.mark.parametrize(("rows", "hidden"), SHAPES)
-def test_a_table_for_any_gpu_takes_the_gpu(rows: int, hidden: int) -> None:
-    answer = load_table("any-gpu").bound(108, 40 << 20).answer(Key.parse("rms_norm_forward", "bfloat16"))
-    assert answer
-    words = ("any-gpu", "rms_norm_forward", "bfloat16", f"rows={rows}", f"hidden={hidden}", "sms=108")
-    assert succeed("lookup", *words, f"l2_bytes={40 << 20}") == f"{answer(rows, hidden)}\n"
-    assert (
-        refused("lookup", *words)
-        == "l2_bytes is missing (a property of the GPU, for a table for any GPU): add l2_bytes=N"
-    )
-
-
 def test_named_integers_choose_the_nearest_functions() -> None:
     words = ["nvidia-h200-qk-norm", "qk_norm", "bfloat16", "rows=512", "hidden=128"]
     sizes = ["heads_q=33", "heads_k=8", "heads=49", "rotary_dim=128"]
@@ -49,6 +37,7 @@ def test_named_integers_choose_the_nearest_functions() -> None:
     ("words", "says"),
     [
         ("rms_norm_forward bfloat16 rows=1", "hidden is missing"),
+        ("rms_norm_forward bfloat16 rows=1 hidden=64 sms=132", "unknown size sms: expected rows, hidden"),
         ("rms_norm_forward bfloat16 rows=0 hidden=64", "'rows=0': expected NAME=N"),
         ("rms_norm_forward bfloat16 rows hidden=64", "'rows': expected NAME=N"),
         ("rms_norm_forward bfloat16 rows=1 rows=2 hidden=64", "rows is given twice"),

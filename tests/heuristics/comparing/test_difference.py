@@ -22,7 +22,7 @@ from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.box import EVERYWHERE, Box
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
-from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.spec import MAX_HIDDEN
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
@@ -278,21 +278,6 @@ def test_a_map_of_one_mark_is_a_line(matrix: TimingMatrix) -> None:
     assert not any(line.startswith("hidden") for line in lines)
 
 
-def test_a_table_for_any_gpu_has_the_rectangles_that_it_has_on_this_one() -> None:
-    found = side("any-gpu")
-    half = H200._replace(sms=66)
-    for target in (H200, half):
-        tree = found.tree(Key.parse("rms_norm_backward", "bfloat16"), target)
-        assert tree is not None
-        for rows in (1, 32, 33, 65, 66, 67, 131, 132, 133, 527, 528, 1055, 1056, 32768, MAX_ROWS):
-            for hidden in (64, 100, 512, 1024, 4096, 16384):
-                problem = Problem.of("rms_norm_backward", rows, hidden, "bfloat16")
-                assert choose(tree, (rows, hidden)) == found.choose(problem, target)
-    key = Key.parse("rms_norm_backward", "bfloat16")
-    assert found.tree(key, H200) != found.tree(key, half)
-    assert found.tree(Key.parse("toy", "bfloat16"), H200) is None
-
-
 @pytest.mark.slow
 def test_two_tables_of_a_store(store: str) -> None:
     evidence = loaded(f"sqlite:///{store}")
@@ -354,7 +339,7 @@ def test_what_is_neither_a_rule_nor_a_table_is_refused_before_anything_is_read(s
         "triton.autotune, te_rocm.autotune, nvidia-h100-80gb-hbm3, nvidia-h200, "
         "nvidia-h200-fused-add-rms-norm, nvidia-h200-qk-norm, "
         "nvidia-h200-rms-norm-gated, nvidia-h200-rms-norm-quantize-fp8, "
-        "nvidia-h200-rms-norm-quantize-fp8-tensor, any-gpu"
+        "nvidia-h200-rms-norm-quantize-fp8-tensor, portable, portable-fused-add-rms-norm, portable-rms-norm-gated"
     )
     assert refused("diff", "x" * 5000, "liger").startswith("xxx")
     assert refused("diff", "\0", "liger").startswith("'\\x00' is no file")

@@ -279,17 +279,3 @@ def test_a_table_within_the_tie_is_judged_and_one_that_loses_more_is_refused(sto
     assert "Replaced" not in text
     Path("table.py").write_text(rehashed(text.replace("hidden <= 512", "hidden <= 2048"), replaced=True))
     assert "toy bfloat16 loses more than its tie over the best tree" in failed()
-
-
-@pytest.mark.slow
-def test_a_table_of_any_gpu_is_replaced_and_no_baseline(store: str) -> None:
-    shipped = locate.SHIPPED / locate.ANY_GPU
-    if not shipped.exists():
-        pytest.skip("no table for any GPU ships")
-    Path("table.py").write_bytes(shipped.read_bytes())
-    result = invoke("fit", "--store", store, "--leaves", "2", "--baseline", "table.py", "--out", "new.py")
-    assert "is a table for any GPU" in str(result.exception)
-    assert "is a table for any GPU" in str(invoke("fit", "--store", store, "--baseline", "any-gpu").exception)
-    fit("--leaves", "2")
-    assert not locate.load("table.py").header.replaced
-    checked()

@@ -124,17 +124,14 @@ def test_a_new_folder_needs_one_to_stand_in(store) -> None:
         ["--out", "/proc/table.py"],
         ["--out", "/proc/"],
         ["--evidence", "/proc/data.parquet"],
-        ["--all-devices", "--out", "/proc/x.py"],
     ],
 )
 def test_a_folder_that_takes_no_files_is_told_before_the_fit(store, arguments: list[str], monkeypatch) -> None:
-    # Where they are called: a module that is first imported now would keep what is put in their place.
-    from normtune.heuristics.api import any_gpu
+    # Where it is called: a module that is first imported now would keep what is put in its place.
     from normtune.heuristics.api import fit as api
 
     store("NVIDIA A")
     monkeypatch.setattr(api, "fit_evidence", None)
-    monkeypatch.setattr(any_gpu, "fit_all", None)
     told = commands.refused(*WORDS, *arguments, kind=NormtuneError)
     assert told.startswith("cannot write /proc/")
 

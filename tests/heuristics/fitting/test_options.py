@@ -63,7 +63,7 @@ def test_each_option_is_told_as_it_is_typed(options: FitOptions, words: str) -> 
 
 def test_every_field_has_words() -> None:
     """A field that was forgotten in the words would be lost to `check`."""
-    values = (3, ("a",), 1.5, 0.2, "mine.csv", 4, "liger", True, "warm", "NVIDIA H200")
+    values = (3, ("a",), 1.5, 0.2, "mine.csv", 4, "liger", True, True, "warm", "NVIDIA H200")
     other = FitOptions(**dict(zip(FitOptions.__dataclass_fields__, values, strict=True)))
     default = FitOptions()
     for name in FitOptions.__dataclass_fields__:

@@ -32,7 +32,7 @@ def test_a_check_of_several_tables_prints_the_same_on_any_number_of_cores(monkey
     assert on_cores(3, monkeypatch, "check", *TABLES) == alone
 
 
-@pytest.mark.parametrize("choice", [["--batch-invariant"], ["--max-configs", 3], ["--all-devices"]])
+@pytest.mark.parametrize("choice", [["--batch-invariant"], ["--max-configs", 3], ["--portable"]])
 def test_a_fit_prints_and_writes_the_same_on_any_number_of_cores(choice, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     fit = "fit", "--recording", "nvidia-h200-rms-norm-quantize-fp8", "--operator", "transpose_fp8", *choice

@@ -10,20 +10,19 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
-from normtune.heuristics.any_gpu.result import AnyGpuFunction
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.fitting.result import FittedFunction
 from normtune.heuristics.writing.emit import body_text, module_text
 from normtune.heuristics.writing.write import check_table, write_table
 from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate, syntax, template
 from normtune.kernels.tablefile.header import body_hash, parse
-from normtune.kernels.tablefile.relative_tree import ROWS_PER_SM, RelativeSplit, RelativeTree
-from normtune.kernels.tablefile.tree import Leaf
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
-from normtune.tests.heuristics.made_up import as_command, everywhere, rehashed
+from normtune.tests.heuristics.made_up import as_command, decided, everywhere, rehashed
 from normtune.tuner.checking.offline import check
 
 GOLDEN = Path(__file__).parents[1] / "writing" / "golden_table.txt"
@@ -43,10 +42,10 @@ def formatted(name: str, width: int, path: Path) -> str:
     return path.read_text()
 
 
-def deep(depth: int) -> RelativeTree:
+def deep(depth: int) -> Tree:
     """A tree as deep as that, whose configs have the longest names."""
     config = RMSNormConfig("persistent", 16, 4 << depth % 3, 4, 2, "dependent", 4096)
-    return RelativeSplit(ROWS_PER_SM, 1, 1 + depth, Leaf(config), deep(depth - 1)) if depth else Leaf(config)
+    return Split("rows", 1 + depth, Leaf(config), deep(depth - 1)) if depth else Leaf(config)
 
 
 @pytest.fixture
@@ -79,10 +78,9 @@ def test_what_is_written_is_formatted(name: str, width: int, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", FORMATTERS)
 def test_long_names_in_deep_trees_are_formatted(name: str, tmp_path: Path) -> None:
     path = tmp_path / "table.py"
-    function = AnyGpuFunction(
-        Key.of("long_operator" * 4, "no_thing", "bfloat16"), deep(10), ("bfloat16", "float16"), 1, ()
-    )
-    text = body_text([function], everywhere([function]), template.ANY_GPU).lstrip()
+    key = Key.of("long_operator" * 4, "no_thing", "bfloat16")
+    function = FittedFunction(key, deep(10), ("bfloat16", "float16"), decided(1).figures)
+    text = body_text([function], everywhere([function])).lstrip()
     assert "return (\n" in text
     path.write_text(text)
     assert formatted(name, template.WIDTH, path) == text

@@ -57,8 +57,7 @@ LAYOUTS = [
     "--out mylib/heuristics.py --baseline data/before.py --evidence data/h200.parquet",
     "--out mylib/heuristics.py --baseline liger --evidence data/h200.parquet",
     "--out mylib/heuristics.py --store 'stores/my store.db' --evidence data/",
-    "--out linked/heuristics.py --store sqlite:///stores/two.db --all-devices --evidence data/",
-    "--out mylib/heuristics/ --store stores/two.db --all-devices",
+    "--out mylib/heuristics.py --portable --evidence data/",
     "--out mylib/heuristics/ --store stores/two.db --evidence data/",
     "--out mylib/heuristics/ --store stores/two.db --evidence mylib/heuristics",
     "--out ./ --store stores/two.db --evidence .",
@@ -73,7 +72,7 @@ def test_the_command_writes_the_same_table_from_its_folder(repository: Path, lay
     before = set(tmp_path.rglob("*.py"))
     succeed("fit", "--leaves", "2", *shlex.split(layout.format(root=repository)))
     tables = sorted(set(tmp_path.rglob("*.py")) - before)
-    assert len(tables) == 1 + ("two.db" in layout and "--all-devices" not in layout)
+    assert len(tables) == 1 + ("two.db" in layout)
     for table in tables:
         written = table.read_bytes()
         lines = table.read_text().splitlines()

@@ -175,7 +175,7 @@ def of_tree(monkeypatch):
 
     def use(tree):
         name = Key.parse("rms_norm_backward:batch_invariant", "bfloat16")
-        tables, header = {name: lambda *shape: choose(tree, shape)}, SimpleNamespace(is_for_any_gpu=False)
+        tables, header = {name: lambda *shape: choose(tree, shape)}, SimpleNamespace()
         box = Box.of(rows=(1, 262144), hidden=(64, 16384))
         table = LoadedTable(locate.SHIPPED, header, tables, None, {name: tree}, {name: box})
         monkeypatch.setattr(dispatch, "_table_of", lambda device, target: locate.selection_of(table))
@@ -210,7 +210,7 @@ def test_few_rows_have_a_config_of_their_own_if_it_sums_a_row_in_the_same_order(
 
 
 def test_a_row_has_the_same_order_of_its_sum_whichever_table_answers(monkeypatch):
-    name, header = Key.parse("rms_norm_backward:batch_invariant", "bfloat16"), SimpleNamespace(is_for_any_gpu=False)
+    name, header = Key.parse("rms_norm_backward:batch_invariant", "bfloat16"), SimpleNamespace()
 
     def table(config, most):
         box = Box.of(rows=(1, most), hidden=(64, 16384))

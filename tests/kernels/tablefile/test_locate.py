@@ -8,15 +8,16 @@ from hypothesis import strategies as st
 
 from normtune.errors import UsageError
 from normtune.kernels.key import Key
+from normtune.kernels.problem import AXES
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate, template
-from normtune.kernels.tablefile.header import ANY_GPU, Data, Gpu, Header, body_hash
+from normtune.kernels.tablefile.header import Data, Gpu, Header, body_hash
 from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.tablefile.selection import TableSelection
 from normtune.tests.commands import printed_by
 from normtune.tuner.doctor.data import without_gpu
 
-ONE = template.ONE_GPU
+ONE = template.of_axes(AXES)
 CLASSES = {"Config": RMSNormConfig.knobs}
 SIZES = f'{template.SIZES} {{\n    ("a", "b"): {{"rows": (1, 1048576), "hidden": (1, 1073741824)}},\n}}\n'
 # A table whose one config has the name of its GPU for a schedule.
@@ -24,23 +25,14 @@ BODY = (
     f"{ONE.opening(CLASSES)}\n\n\nONE = Config(schedule=NAME)\n\n\n{ONE.function('only')}\n    return ONE\n\n\n"
     f'{ONE.tables(CLASSES)} {{\n    ("a", "b"): only,\n}}\n\n\n{SIZES}{ONE.closing(CLASSES)}'
 )
-# The same for any GPU: `few` below 2 rows a multiprocessor, `small` from there to half of the L2 cache, else `large`.
-ANY_BODY = (
-    f"{template.ANY_GPU.opening(CLASSES)}\n\n\n"
-    'FEW = Config(schedule="few")\nSMALL = Config(schedule="small")\nLARGE = Config(schedule="large")\n\n\n'
-    f"{template.ANY_GPU.function('only')}\n    if rows >= 2 * sms:\n        if 4 * rows * hidden >= l2_bytes:\n"
-    "            return LARGE\n        return SMALL\n    return FEW\n\n\n"
-    f'{template.ANY_GPU.tables(CLASSES)} {{\n    ("a", "b"): only,\n}}\n\n\n{SIZES}'
-    f"{template.ANY_GPU.closing(CLASSES)}"
-)
 
 
-def write(path: Path, device: str, target: str, sms: int, body: str = BODY, operator: str = "a") -> Path:
+def write(
+    path: Path, device: str, target: str, sms: int, body: str = BODY, operator: str = "a", portable: bool = False
+) -> Path:
     body = body.replace("NAME", repr(device.replace(" ", "_")))
-    gpu = None if device == ANY_GPU else Gpu(device, target, sms)
-    fitted = (Gpu("NVIDIA H200", "sm_90", 132, 60 << 20),) if gpu is None else ()
-    data = Data("-", 1, "2026-11-20")
-    header = Header(gpu, {"triton": "3.6.0"}, data, {operator: "b"}, {}, (), body_hash(body), fitted=fitted)
+    gpu, data = Gpu(device, target, sms), Data("-", 1, "2026-11-20")
+    header = Header(gpu, {"triton": "3.6.0"}, data, {operator: "b"}, {}, (), body_hash(body), portable)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{header.text()}\n{body}")
     return path
@@ -48,12 +40,12 @@ def write(path: Path, device: str, target: str, sms: int, body: str = BODY, oper
 
 @pytest.fixture(autouse=True)
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables of three GPUs and of any GPU ship; nothing is installed or named."""
+    """Tables of three GPUs and a portable one ship; nothing is installed or named."""
     shipped = tmp_path / "shipped"
     write(shipped / "h200.py", "NVIDIA H200", "sm_90", 132)
     write(shipped / "a100.py", "NVIDIA A100", "sm_80", 108)
     write(shipped / "mi300x.py", "AMD MI300X", "gfx942", 304)
-    write(shipped / "any_gpu.py", ANY_GPU, "", 0, ANY_BODY)
+    write(shipped / "a_portable.py", "NVIDIA H200", "sm_90", 132, BODY.replace("NAME", "'any'"), portable=True)
     (shipped / "__init__.py").write_text("")
     monkeypatch.setattr(locate, "SHIPPED", shipped)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -74,51 +66,44 @@ def test_the_shipped_table_of_the_same_name_and_sms_is_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    "gpu", [("NVIDIA H200", "sm_90", 66), ("NVIDIA H100 PCIe", "sm_90", 114), ("NVIDIA B200", "sm_100", 148)]
+    ("gpu", "table"),
+    [
+        (("NVIDIA H200", "sm_90", 66), "NVIDIA H20"),
+        (("NVIDIA H20", "sm_90", 132), "NVIDIA GH200"),
+        (("NVIDIA H100 NVL", "sm_90", 132), "NVIDIA GH200"),
+        (("NVIDIA H100 PCIe", "sm_90", 114), "NVIDIA GH200"),
+        (("NVIDIA A30", "sm_80", 56), "NVIDIA A100"),
+    ],
 )
-def test_another_gpu_gets_the_table_for_any_gpu(gpu: tuple[str, str, int]) -> None:
+def test_another_gpu_gets_the_table_of_the_nearest_one_of_its_target(gpu: tuple[str, str, int], table: str) -> None:
+    write(locate.SHIPPED / "h20.py", "NVIDIA H20", "sm_90", 78)
+    write(locate.SHIPPED / "zgh200.py", "NVIDIA GH200", "sm_90", 132)
     found = locate.select(*gpu)
-    sms = gpu[2]
-    assert not found.exact
-    assert found.source == "the table for any GPU, which is unmeasured there (it was fitted to NVIDIA H200)"
-    function = first(found).function(Key.parse("a", "b"))
-    assert function is not None
-    assert [function(rows, 1)[0] for rows in (1, 2 * sms - 1, 2 * sms)] == ["few", "few", "small"]
-    assert first(found).lookup("a", "b", 2 * sms - 1, 64)[0] == "few"
-    assert first(found).lookup("a", "b", 2 * sms, 1 << 30)[0] == "large"
+    assert (chosen(found), found.exact) == (table, False)
+    assert found.source == f"the table of {table}, which is unmeasured there"
 
 
-def test_the_table_for_any_gpu_knows_the_cache(tmp_path: Path) -> None:
-    def answer(rows: int, hidden: int, l2_bytes: int | None) -> str:
-        return str(first(locate.select("NVIDIA RTX 5060 Ti", "sm_120", 36, l2_bytes)).lookup("a", "b", rows, hidden)[0])
-
-    assert [answer(rows, 1024, 32 << 20) for rows in (71, 72, 8191, 8192)] == ["few", "small", "small", "large"]
-    assert [answer(4096, 1024, l2) for l2 in (16 << 20, 32 << 20, None)] == ["large", "small", "small"]
-    # A cache of which nothing is known holds nothing.
-    assert first(locate.select("?", "xyz", 36)).lookup("a", "b", 72, 1)[0] == "large"
-
-
-def test_a_bound_table_stays_as_it_is() -> None:
-    table = locate.load(locate.SHIPPED / "any_gpu.py")
-    assert not table.is_bound
-    bound = table.bound(36, 32 << 20)
-    assert bound.is_bound and bound.bound(1, 1) is bound
-    assert bound.tables[Key.parse("a", "b")](72, 64)[0] == "small"
-    assert table.tables[Key.parse("a", "b")](72, 64, 36, 32 << 20)[0] == "small"
+@pytest.mark.parametrize(
+    "gpu", [("NVIDIA B200", "sm_100", 148), ("NVIDIA H200", "sm_120", 132), ("AMD MI355X", "gfx950", 256), ("", "", 0)]
+)
+def test_a_gpu_of_another_target_gets_the_portable_table(gpu: tuple[str, str, int]) -> None:
+    found = locate.select(*gpu)
+    assert found.source == "the portable table of NVIDIA H200, which is unmeasured there"
+    assert (chosen(found), found.exact, len(found.tables)) == ("any", False, 1)
 
 
-def test_a_table_for_any_gpu_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(locate.VARIABLE, str(write(tmp_path / "mine.py", ANY_GPU, "", 0, ANY_BODY)))
-    found = locate.select("NVIDIA H200", "sm_90", 132)
-    assert found.exact
-    assert [first(found).lookup("a", "b", rows, 64)[0] for rows in (263, 264)] == ["few", "small"]
+def test_portable_tables_are_asked_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    write(locate.SHIPPED / "portable_more.py", "NVIDIA H200", "sm_90", 132, *of_operator("c", "more"), portable=True)
+    assert chosen(locate.select("NVIDIA H200", "sm_90", 132)) == "NVIDIA H200"
+    for gpu in (("NVIDIA H200", "sm_90", 132), ("NVIDIA B200", "sm_100", 148)):
+        config = locate.select(*gpu).answer(Key.parse("c", "b"))(1, 1)
+        assert config is not None and config[0] == "more"
 
 
-def test_a_header_must_fit_its_code(tmp_path: Path) -> None:
-    for device, body in ((ANY_GPU, BODY), ("NVIDIA H200, sm_90", ANY_BODY)):
-        path = write(tmp_path / "mixed.py", device, "sm_90", 132, body)
-        with pytest.raises(UsageError, match="a form that normtune does not write"):
-            locate.load(path)
+def test_an_installed_table_comes_before_that_of_another_gpu() -> None:
+    write(locate.installed_path("NVIDIA H100 NVL"), "NVIDIA H100 NVL", "sm_90", 132)
+    found = locate.select("NVIDIA H100 NVL", "sm_90", 132)
+    assert (chosen(found), found.exact) == ("NVIDIA H100 NVL", True)
 
 
 def test_the_installed_table_of_the_gpu_comes_before_the_shipped_one(tmp_path: Path) -> None:
@@ -126,7 +111,7 @@ def test_the_installed_table_of_the_gpu_comes_before_the_shipped_one(tmp_path: P
     assert path == tmp_path / "data" / "normtune" / "tables" / "nvidia_h200.py"
     found = locate.select("NVIDIA H200", "sm_90", 132)
     assert (chosen(found), found.exact) == ("mine", True)
-    assert chosen(locate.select("NVIDIA H200", "sm_90", 66)) == "few"
+    assert chosen(locate.select("NVIDIA H200", "sm_90", 66)) == "NVIDIA H200"
 
 
 def of_operator(name: str, config: str) -> tuple[str, str]:
@@ -137,7 +122,7 @@ def of_operator(name: str, config: str) -> tuple[str, str]:
 def test_an_operator_is_served_by_the_first_table_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = "NVIDIA H200", "sm_90", 132
     write(locate.SHIPPED / "nvidia_h200_more.py", *gpu, *of_operator("c.heads=8", "more"))
-    write(locate.SHIPPED / "nvidia_h200_other.py", "NVIDIA H200", "sm_90", 66, *of_operator("e", "never"))
+    write(locate.SHIPPED / "nvidia_a100_other.py", "NVIDIA A100", "sm_80", 108, *of_operator("e", "never"))
 
     def served(key: str) -> str | None:
         config = locate.select(*gpu).answer(Key.parse(key, "b"))(1, 1)
@@ -149,7 +134,7 @@ def test_an_operator_is_served_by_the_first_table_that_has_it(monkeypatch: pytes
     write(locate.installed_path("NVIDIA H200"), *gpu, *of_operator("d", "mine"))
     assert [served(key) for key in ("a", "c.heads=8", "d")] == ["NVIDIA H200", "more", "mine"]
     monkeypatch.setattr(locate, "shipped", dict)
-    assert [served(key) for key in ("a", "c.heads=8", "d")] == ["few", None, "mine"]
+    assert [served(key) for key in ("a", "c.heads=8", "d")] == [None, None, "mine"]
 
 
 def test_a_gpu_of_several_tables_is_named_once() -> None:

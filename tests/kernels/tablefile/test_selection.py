@@ -13,7 +13,6 @@ from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.tablefile.selection import TableSelection, row_bounds
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
-from normtune.kernels.target import TARGETS
 
 BF16, HALF = (Key.parse("norm", dtype) for dtype in ("bfloat16", "float16"))
 FEW, ALL = Box.of(rows=(2, 8), hidden=(1024, 4096)), Box.of(rows=(1, 262144), hidden=(64, 32768))
@@ -30,7 +29,7 @@ def table(
     def function(*shape: int) -> Any:
         return choose(tree, shape, axes)
 
-    header: Any = SimpleNamespace(is_for_any_gpu=False)
+    header: Any = SimpleNamespace()
     return LoadedTable(
         locate.SHIPPED, header, dict.fromkeys(keys, function), function, dict.fromkeys(keys, tree), measured, axes=axes
     )
@@ -115,9 +114,9 @@ def test_in_the_batch_invariant_mode_the_table_of_most_rows_answers_at_rows_that
 def test_the_rows_at_which_an_answer_may_change_are_those_of_all_tables_and_their_ends() -> None:
     leaves = Leaf(RMSNormConfig("low", 1, 4)), Leaf(RMSNormConfig("high", 1, 4))
     tables = selection(table("few", {BF16: FEW}), table("all", {BF16: ALL}, tree=Split("rows", 1000, *leaves)))
-    bounds = row_bounds(tables.functions(BF16), 4096, TARGETS["sm_90"])
+    bounds = row_bounds(tables.functions(BF16), 4096)
     assert bounds == [1, 17, 1000, 524289]
     for least, beyond in zip(bounds, [*bounds[1:], MAX_ROWS + 1], strict=True):
         assert len({*answers(tables, BF16, (least, 4096), (beyond - 1, 4096))}) == 1
-    assert row_bounds(tables.functions(BF16), 64, TARGETS["sm_90"]) == [1, 1000, 524289]
-    assert row_bounds((), 64, TARGETS["sm_90"]) == [1]
+    assert row_bounds(tables.functions(BF16), 64) == [1, 1000, 524289]
+    assert row_bounds((), 64) == [1]

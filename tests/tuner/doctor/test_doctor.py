@@ -295,7 +295,7 @@ def test_the_table_of_each_gpu_and_a_broken_one(machine: Machine, place: Path, m
     other = TORCH | {"gpus": [TORCH_GPU, TORCH_GPU | {"name": "NVIDIA B200", "target": "sm_100", "sms": 148}]}
     own, borrowed = about("table", machine._replace(torch=other))
     assert (own.level, borrowed.level) == (OK, WARNING)
-    assert borrowed.found.startswith("cuda:1 uses the table for any GPU, which is unmeasured there")
+    assert borrowed.found.startswith("cuda:1 uses the portable table of NVIDIA H200, which is unmeasured there")
     assert borrowed.found.endswith("as there is no table for it")
     assert "fit --install" in borrowed.advice
 

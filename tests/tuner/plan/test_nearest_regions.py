@@ -89,7 +89,7 @@ def test_without_tables_the_default_space_is_tried_evenly(monkeypatch):
 
 
 def test_a_table_with_few_configs_leaves_room_for_those_of_the_default_space(monkeypatch):
-    monkeypatch.setattr(module, "_regions", lambda key, whole, target: REGIONS)
+    monkeypatch.setattr(module, "_regions", lambda key, whole: REGIONS)
     wanted = [FORWARD.problem(4096, 2048, "bfloat16")]
     (task,) = plan(wanted, "portfolio", TARGET).tasks
     launches = {one.launch for one in task.candidates}
