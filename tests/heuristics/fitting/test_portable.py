@@ -1,4 +1,4 @@
-"""`fit --portable`: every answer is legal on every known target of the vendor, the header says so, and `check` proves it."""
+"""`fit --portable`: answers are legal on every known target of the vendor, which the header says and `check` proves."""
 
 from itertools import product
 from pathlib import Path
