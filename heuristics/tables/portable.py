@@ -2,141 +2,139 @@
 # Regenerate: normtune fit --recording nvidia-h200 --leaves 48 --tie 0.05 --baseline none --portable --out portable.py
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs; portable: each config is legal on every known
-#           target
+#           target of the vendor
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:aa67e030939eefabc8d8f8c92ce02eaef67e457e004208e775d92c2c17c529e8
-#           (216814 measurements, 2026-11-28)
+# Data:     sha256:96266e1a247769fd16e078c6236f6f5e78392a97b7da23c046bd32272e0a2955
+#           (222864 measurements, 2026-11-28)
 # Kernels:  rms_norm_backward
-#           sha256:ff2001a6c3a00204d4794b313fcbf331ecc806410a267fdf771c5689d41bd4b3
+#           sha256:3fa556700ab6d35112633ad9f46aeaeb048f355b72f1fa1c2b4da3f9d8301a71
 # Kernels:  rms_norm_forward
-#           sha256:840af361b5e3cbe659c6725f8ebcdac979ff9b18b3e832cba8a451e4a7bdccc1
-# Regret:   rms_norm_backward bfloat16: 47 leaves (of 48), 39 configs, mean 6.36 %,
-#           plain mean 9.55 %, worst 222.9 %, means low by at most 0.20 %, within 0.02 %
-#           of the best 47-leaf tree on this grid, cross-validated 8.41 %, plain
-#           cross-validated 9.31 %, worst cross-validated 150.28 %, extrapolated 39.36 %
-# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 7.47 %, plain
-#           mean 10.71 %, worst 180.6 %, means low by at most 0.10 %, timed at 826 of
-#           869 shapes; others estimated, plain mean at most 10.41 %, sharing costs 0.40
-#           % on 826 problems
-# Regret:   rms_norm_backward float32: 44 leaves (of 47), 32 configs, mean 7.86 %, plain
-#           mean 10.38 %, worst 240.3 %, means low by at most 0.21 %, within 0.02 % of
-#           the best 44-leaf tree on this grid, cross-validated 8.36 %, plain
-#           cross-validated 9.24 %, worst cross-validated 229.08 %, extrapolated 36.37 %
-# Regret:   rms_norm_backward:no_dweight bfloat16: 42 leaves (of 47), 22 configs, mean
-#           2.32 %, plain mean 3.56 %, worst 200.1 %, means low by at most 0.18 %, timed
-#           at 498 of 500 shapes; others estimated, plain mean at most 3.64 %, within
-#           0.01 % of the best 42-leaf tree on this grid, cross-validated 3.39 %, plain
-#           cross-validated 4.11 %, worst cross-validated 192.77 %, extrapolated 27.13 %
+#           sha256:0c94ef3f8144089b54d8eced06aa06fa76384735bd30ba091632400f34b08df9
+# Regret:   rms_norm_backward bfloat16: 46 leaves (of 48), 40 configs, mean 5.13 %,
+#           plain mean 8.31 %, worst 232.8 %, means low by at most 0.21 %, within 0.01 %
+#           of the best 46-leaf tree on this grid, cross-validated 6.17 %, plain
+#           cross-validated 7.21 %, worst cross-validated 155.21 %, extrapolated 39.38 %
+# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 6.12 %, plain
+#           mean 9.62 %, worst 190.6 %, means low by at most 0.16 %, timed at 831 of 869
+#           shapes; others estimated, plain mean at most 9.20 %, sharing costs 0.45 % on
+#           831 problems
+# Regret:   rms_norm_backward float32: 43 leaves (of 46), 35 configs, mean 7.03 %, plain
+#           mean 9.73 %, worst 261.2 %, means low by at most 0.09 %, within 0.02 % of
+#           the best 43-leaf tree on this grid, cross-validated 6.92 %, plain
+#           cross-validated 7.91 %, worst cross-validated 222.68 %, extrapolated 39.54 %
+# Regret:   rms_norm_backward:no_dweight bfloat16: 40 leaves (of 46), 22 configs, mean
+#           1.71 %, plain mean 2.66 %, worst 67.0 %, means low by at most 0.19 %, within
+#           0.01 % of the best 40-leaf tree on this grid, cross-validated 1.81 %, plain
+#           cross-validated 2.26 %, worst cross-validated 30.23 %, extrapolated 28.63 %
 # Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight
-#           bfloat16, mean 0.97 %, plain mean 1.43 %, worst 42.5 %, means low by at most
-#           0.25 %, sharing costs 0.45 % on 302 problems
-# Regret:   rms_norm_backward:no_dweight float32: 42 leaves, 23 configs, mean 8.04 %,
-#           plain mean 9.59 %, worst 332.2 %, means low by at most 0.21 %, timed at 465
-#           of 494 shapes; others estimated, plain mean at most 12.97 %, within 0.05 %
-#           of the best 42-leaf tree on this grid, cross-validated 26.14 %, plain
-#           cross-validated 20.60 %, worst cross-validated 926.57 %, extrapolated 63.33
-#           %
-# Regret:   rms_norm_forward bfloat16: 40 leaves (of 48), 22 configs, mean 0.54 %, plain
-#           mean 0.84 %, worst 24.7 %, means low by at most 0.30 %, within 0.01 % of the
-#           best 40-leaf tree on this grid, cross-validated 1.81 %, plain
-#           cross-validated 1.94 %, worst cross-validated 28.65 %, extrapolated 10.81 %
-# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean 0.75 %, plain
-#           mean 1.21 %, worst 17.8 %, means low by at most 0.39 %, sharing costs 0.24 %
+#           bfloat16, mean 1.15 %, plain mean 1.51 %, worst 42.5 %, means low by at most
+#           0.25 %, timed at 287 of 302 shapes; others estimated, plain mean at most
+#           5.63 %, sharing costs 0.67 % on 287 problems
+# Regret:   rms_norm_backward:no_dweight float32: 38 leaves (of 40), 23 configs, mean
+#           5.56 %, plain mean 6.95 %, worst 145.5 %, means low by at most 0.17 %, timed
+#           at 493 of 494 shapes; others estimated, plain mean at most 7.05 %, within
+#           0.01 % of the best 38-leaf tree on this grid, cross-validated 4.93 %, plain
+#           cross-validated 4.83 %, worst cross-validated 83.31 %, extrapolated 23.05 %
+# Regret:   rms_norm_forward bfloat16: 40 leaves (of 48), 22 configs, mean 0.04 %, plain
+#           mean 0.22 %, worst 24.7 %, means low by at most 0.30 %, within 0.01 % of the
+#           best 40-leaf tree on this grid, cross-validated 1.07 %, plain
+#           cross-validated 1.35 %, worst cross-validated 28.65 %, extrapolated 11.74 %
+# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean 0.21 %, plain
+#           mean 0.42 %, worst 13.6 %, means low by at most 0.39 %, sharing costs 0.26 %
 #           on 869 problems
-# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.39
-#           %, plain mean 0.84 %, worst 20.4 %, means low by at most 0.48 %, timed at
-#           285 of 302 shapes; others estimated, plain mean at most 2.55 %, sharing
-#           costs 0.25 % on 285 problems
-# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.46 %,
-#           plain mean 0.89 %, worst 17.5 %, means low by at most 0.40 %, timed at 285
-#           of 302 shapes; others estimated, plain mean at most 2.50 %, sharing costs
-#           0.31 % on 285 problems
-# Regret:   rms_norm_forward float32: 35 leaves (of 40), 17 configs, mean 0.84 %, plain
-#           mean 1.50 %, worst 21.2 %, means low by at most 0.35 %, within 0.01 % of the
-#           best 35-leaf tree on this grid, cross-validated 1.59 %, plain
-#           cross-validated 1.83 %, worst cross-validated 23.16 %, extrapolated 9.20 %
-# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.92 %,
-#           plain mean 1.77 %, worst 278.8 %, means low by at most 0.55 %, timed at 161
-#           of 302 shapes; others estimated, plain mean at most 21.34 %, sharing costs
-#           0.90 % on 161 problems
+# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.15
+#           %, plain mean 0.47 %, worst 8.9 %, means low by at most 0.46 %, timed at 288
+#           of 302 shapes; others estimated, plain mean at most 2.11 %, sharing costs
+#           0.26 % on 288 problems
+# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.22 %,
+#           plain mean 0.52 %, worst 9.2 %, means low by at most 0.38 %, timed at 288 of
+#           302 shapes; others estimated, plain mean at most 2.06 %, sharing costs 0.37
+#           % on 288 problems
+# Regret:   rms_norm_forward float32: 35 leaves (of 40), 20 configs, mean -0.04 %, plain
+#           mean 0.21 %, worst 10.0 %, means low by at most 0.35 %, within 0.01 % of the
+#           best 35-leaf tree on this grid, cross-validated 0.77 %, plain
+#           cross-validated 1.01 %, worst cross-validated 13.19 %, extrapolated 8.37 %
+# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.61 %,
+#           plain mean 1.14 %, worst 278.8 %, means low by at most 0.42 %, timed at 242
+#           of 302 shapes; others estimated, plain mean at most 6.20 %, sharing costs
+#           0.84 % on 242 problems
 # Searched: rms_norm_backward bfloat16: plane, 7 % of 601146 configs
-# Searched: rms_norm_backward:no_dweight bfloat16: plane, 32 % of 37833 configs
-# Searched: rms_norm_backward:no_dweight float32: plane, 40 % of 30364 configs
+# Searched: rms_norm_backward:no_dweight bfloat16: plane, 33 % of 37833 configs
+# Searched: rms_norm_backward:no_dweight float32: plane, 41 % of 30364 configs
 # Searched: rms_norm_forward bfloat16: plane, 7 % of 238692 configs
 # Searched: rms_norm_forward float16: plane, 8 % of 238692 configs
 # Searched: rms_norm_forward float32: plane, 10 % of 224560 configs
 # Format:   5
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:aa67e030939eefabc8d8f8c92ce02eaef67e457e004208e775d92c2c17c529e8",
-#           "measurements": 216814, "date": "2026-11-28"}, "kernels":
+#           "sha256:96266e1a247769fd16e078c6236f6f5e78392a97b7da23c046bd32272e0a2955",
+#           "measurements": 222864, "date": "2026-11-28"}, "kernels":
 #           {"rms_norm_backward":
-#           "sha256:ff2001a6c3a00204d4794b313fcbf331ecc806410a267fdf771c5689d41bd4b3",
+#           "sha256:3fa556700ab6d35112633ad9f46aeaeb048f355b72f1fa1c2b4da3f9d8301a71",
 #           "rms_norm_forward":
-#           "sha256:840af361b5e3cbe659c6725f8ebcdac979ff9b18b3e832cba8a451e4a7bdccc1"},
+#           "sha256:0c94ef3f8144089b54d8eced06aa06fa76384735bd30ba091632400f34b08df9"},
 #           "command": {"recording": "nvidia-h200", "options": {"leaves": 48,
 #           "tie_percent": 0.05, "baseline": "none", "portable": true}, "out":
 #           "portable.py"}, "functions": [{"key": "rms_norm_backward", "dtype":
-#           "bfloat16", "figures": {"leaves": 47, "asked": 48, "configs": 39, "loss":
-#           {"mean": 61616, "plain": 91222, "ninetieth": 330764, "worst": 1172170,
-#           "problems": 1003, "luck": 1981}, "gap": 149, "cross_validated": 80732,
-#           "plain_validated": 89045, "worst_validated": 917395, "extrapolated":
-#           331909}}, {"key": "rms_norm_backward", "dtype": "float16", "figures":
-#           {"leaves": 47, "asked": 47, "configs": 39, "loss": {"mean": 72016, "plain":
-#           101767, "ninetieth": 355665, "worst": 1031592, "problems": 826, "luck": 911,
-#           "untimed": 43, "bound": 99025}, "gap": 7513, "unmeasured": 3}, "donor":
-#           ["rms_norm_backward", "bfloat16"], "cost": 3945}, {"key":
-#           "rms_norm_backward", "dtype": "float32", "figures": {"leaves": 44, "asked":
-#           47, "configs": 32, "loss": {"mean": 75629, "plain": 98720, "ninetieth":
-#           347712, "worst": 1224632, "problems": 869, "luck": 2000}, "gap": 141,
-#           "cross_validated": 80247, "plain_validated": 88407, "worst_validated":
-#           1191122, "extrapolated": 310201}}, {"key": "rms_norm_backward:no_dweight",
-#           "dtype": "bfloat16", "figures": {"leaves": 42, "asked": 47, "configs": 22,
-#           "loss": {"mean": 22909, "plain": 35002, "ninetieth": 89818, "worst":
-#           1098971, "problems": 498, "luck": 1757, "untimed": 2, "bound": 35783},
-#           "gap": 76, "cross_validated": 33367, "plain_validated": 40230,
-#           "worst_validated": 1074218, "extrapolated": 240025}}, {"key":
-#           "rms_norm_backward:no_dweight", "dtype": "float16", "figures": {"leaves":
-#           42, "asked": 42, "configs": 22, "loss": {"mean": 9665, "plain": 14248,
-#           "ninetieth": 45064, "worst": 354228, "problems": 302, "luck": 2409}, "gap":
-#           4545, "unmeasured": 14}, "donor": ["rms_norm_backward:no_dweight",
-#           "bfloat16"], "cost": 4495}, {"key": "rms_norm_backward:no_dweight", "dtype":
-#           "float32", "figures": {"leaves": 42, "asked": 42, "configs": 23, "loss":
-#           {"mean": 77303, "plain": 91613, "ninetieth": 223257, "worst": 1463660,
-#           "problems": 465, "luck": 2017, "untimed": 29, "bound": 121914}, "gap": 421,
-#           "cross_validated": 232212, "plain_validated": 187311, "worst_validated":
-#           2328806, "extrapolated": 490607}}, {"key": "rms_norm_forward", "dtype":
+#           "bfloat16", "figures": {"leaves": 46, "asked": 48, "configs": 40, "loss":
+#           {"mean": 50060, "plain": 79854, "ninetieth": 269064, "worst": 1202394,
+#           "problems": 1003, "luck": 2062}, "gap": 19, "cross_validated": 59910,
+#           "plain_validated": 69655, "worst_validated": 936919, "extrapolated":
+#           332027}}, {"key": "rms_norm_backward", "dtype": "float16", "figures":
+#           {"leaves": 46, "asked": 46, "configs": 40, "loss": {"mean": 59412, "plain":
+#           91833, "ninetieth": 323008, "worst": 1066868, "problems": 831, "luck": 1595,
+#           "untimed": 38, "bound": 88054}, "gap": 7181}, "donor": ["rms_norm_backward",
+#           "bfloat16"], "cost": 4474}, {"key": "rms_norm_backward", "dtype": "float32",
+#           "figures": {"leaves": 43, "asked": 46, "configs": 35, "loss": {"mean":
+#           67973, "plain": 92885, "ninetieth": 328540, "worst": 1284314, "problems":
+#           869, "luck": 867}, "gap": 118, "cross_validated": 66956, "plain_validated":
+#           76088, "worst_validated": 1171476, "extrapolated": 333211}}, {"key":
+#           "rms_norm_backward:no_dweight", "dtype": "bfloat16", "figures": {"leaves":
+#           40, "asked": 46, "configs": 22, "loss": {"mean": 16969, "plain": 26228,
+#           "ninetieth": 47291, "worst": 512548, "problems": 500, "luck": 1807}, "gap":
+#           18, "cross_validated": 17900, "plain_validated": 22390, "worst_validated":
+#           264121, "extrapolated": 251778}}, {"key": "rms_norm_backward:no_dweight",
+#           "dtype": "float16", "figures": {"leaves": 40, "asked": 40, "configs": 22,
+#           "loss": {"mean": 11422, "plain": 14948, "ninetieth": 49729, "worst": 354228,
+#           "problems": 287, "luck": 2428, "untimed": 15, "bound": 54735}, "gap": 7381,
+#           "unmeasured": 12}, "donor": ["rms_norm_backward:no_dweight", "bfloat16"],
+#           "cost": 6663}, {"key": "rms_norm_backward:no_dweight", "dtype": "float32",
+#           "figures": {"leaves": 38, "asked": 40, "configs": 23, "loss": {"mean":
+#           54075, "plain": 67218, "ninetieth": 166355, "worst": 898170, "problems":
+#           493, "luck": 1684, "untimed": 1, "bound": 68085}, "gap": 61,
+#           "cross_validated": 48151, "plain_validated": 47204, "worst_validated":
+#           606031, "extrapolated": 207424}}, {"key": "rms_norm_forward", "dtype":
 #           "bfloat16", "figures": {"leaves": 40, "asked": 48, "configs": 22, "loss":
-#           {"mean": 5350, "plain": 8407, "ninetieth": 37527, "worst": 220827,
-#           "problems": 1003, "luck": 2898}, "gap": 1, "cross_validated": 17954,
-#           "plain_validated": 19240, "worst_validated": 251952, "extrapolated":
-#           102651}}, {"key": "rms_norm_forward", "dtype": "float16", "figures":
-#           {"leaves": 40, "asked": 40, "configs": 22, "loss": {"mean": 7467, "plain":
-#           12071, "ninetieth": 44268, "worst": 163767, "problems": 869, "luck": 3854},
-#           "gap": 2432}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 2408},
+#           {"mean": 442, "plain": 2199, "ninetieth": 13632, "worst": 220827,
+#           "problems": 1003, "luck": 2902}, "gap": 36, "cross_validated": 10661,
+#           "plain_validated": 13414, "worst_validated": 251952, "extrapolated":
+#           111043}}, {"key": "rms_norm_forward", "dtype": "float16", "figures":
+#           {"leaves": 40, "asked": 40, "configs": 22, "loss": {"mean": 2103, "plain":
+#           4222, "ninetieth": 20098, "worst": 127093, "problems": 869, "luck": 3867},
+#           "gap": 2615}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 2615},
 #           {"key": "rms_norm_forward:no_rstd", "dtype": "bfloat16", "figures":
-#           {"leaves": 40, "asked": 40, "configs": 22, "loss": {"mean": 3898, "plain":
-#           8374, "ninetieth": 26757, "worst": 185302, "problems": 285, "luck": 4698,
-#           "untimed": 17, "bound": 25157}, "gap": 1096, "unmeasured": 3}, "donor":
-#           ["rms_norm_forward", "bfloat16"], "cost": 2497}, {"key":
+#           {"leaves": 40, "asked": 40, "configs": 22, "loss": {"mean": 1528, "plain":
+#           4693, "ninetieth": 22432, "worst": 85071, "problems": 288, "luck": 4510,
+#           "untimed": 14, "bound": 20905}, "gap": 2796, "unmeasured": 2}, "donor":
+#           ["rms_norm_forward", "bfloat16"], "cost": 2645}, {"key":
 #           "rms_norm_forward:no_rstd", "dtype": "float16", "figures": {"leaves": 40,
-#           "asked": 40, "configs": 22, "loss": {"mean": 4574, "plain": 8874,
-#           "ninetieth": 33487, "worst": 161659, "problems": 285, "luck": 3902,
-#           "untimed": 17, "bound": 24651}, "gap": 1851, "unmeasured": 3}, "donor":
-#           ["rms_norm_forward", "bfloat16"], "cost": 3103}, {"key": "rms_norm_forward",
-#           "dtype": "float32", "figures": {"leaves": 35, "asked": 40, "configs": 17,
-#           "loss": {"mean": 8401, "plain": 14889, "ninetieth": 54917, "worst": 192088,
-#           "problems": 869, "luck": 3489}, "gap": 57, "cross_validated": 15749,
-#           "plain_validated": 18128, "worst_validated": 208283, "extrapolated":
-#           88048}}, {"key": "rms_norm_forward:no_rstd", "dtype": "float32", "figures":
-#           {"leaves": 35, "asked": 35, "configs": 17, "loss": {"mean": 9182, "plain":
-#           17548, "ninetieth": 48058, "worst": 1331874, "problems": 161, "luck": 5438,
-#           "untimed": 141, "bound": 193425}, "gap": 4827, "unmeasured": 15}, "donor":
-#           ["rms_norm_forward", "float32"], "cost": 8920}], "body":
-#           "sha256:fa0bde7c1729a9fe48021419fb2949d274c94194711c91bbdc893cb693fff543",
+#           "asked": 40, "configs": 22, "loss": {"mean": 2205, "plain": 5190,
+#           "ninetieth": 23695, "worst": 88311, "problems": 288, "luck": 3735,
+#           "untimed": 14, "bound": 20388}, "gap": 4148, "unmeasured": 2}, "donor":
+#           ["rms_norm_forward", "bfloat16"], "cost": 3739}, {"key": "rms_norm_forward",
+#           "dtype": "float32", "figures": {"leaves": 35, "asked": 40, "configs": 20,
+#           "loss": {"mean": -411, "plain": 2048, "ninetieth": 12237, "worst": 95229,
+#           "problems": 869, "luck": 3480}, "gap": 65, "cross_validated": 7661,
+#           "plain_validated": 10015, "worst_validated": 123895, "extrapolated":
+#           80360}}, {"key": "rms_norm_forward:no_rstd", "dtype": "float32", "figures":
+#           {"leaves": 35, "asked": 35, "configs": 20, "loss": {"mean": 6124, "plain":
+#           11365, "ninetieth": 20291, "worst": 1331874, "problems": 242, "luck": 4151,
+#           "untimed": 60, "bound": 60168}, "gap": 7554, "unmeasured": 5}, "donor":
+#           ["rms_norm_forward", "float32"], "cost": 8341}], "body":
+#           "sha256:ab306218d4ff05a80b4b79bd90ef16a13b9650d0a7e5e9f88f75fbe97e391ca9",
 #           "portable": true, "searched": ["rms_norm_backward bfloat16: plane, 7 % of
-#           601146 configs", "rms_norm_backward:no_dweight bfloat16: plane, 32 % of
-#           37833 configs", "rms_norm_backward:no_dweight float32: plane, 40 % of 30364
+#           601146 configs", "rms_norm_backward:no_dweight bfloat16: plane, 33 % of
+#           37833 configs", "rms_norm_backward:no_dweight float32: plane, 41 % of 30364
 #           configs", "rms_norm_forward bfloat16: plane, 7 % of 238692 configs",
 #           "rms_norm_forward float16: plane, 8 % of 238692 configs", "rms_norm_forward
 #           float32: plane, 10 % of 224560 configs"]}
@@ -207,18 +205,34 @@ BLOCK_ROW_2_WARPS_4_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
-BLOCK_ROW_2_WARPS_4_COLUMNS_32 = Config(
+BLOCK_ROW_2_WARPS_4 = Config(schedule="block_row", block_row=2, num_warps=4)
+BLOCK_ROW_2_WARPS_4_STAGES_4_COLUMNS_64 = Config(
     schedule="block_row",
     block_row=2,
     num_warps=4,
+    num_stages=4,
     finish="columns",
-    block_col=32,
+    block_col=64,
 )
-BLOCK_ROW_2_WARPS_4 = Config(schedule="block_row", block_row=2, num_warps=4)
 BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=2,
     num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_2_WARPS_8_STAGES_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=8,
+    num_stages=4,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_4_WARPS_1_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=1,
     finish="columns",
     block_col=16,
 )
@@ -229,6 +243,7 @@ BLOCK_ROW_4_WARPS_1_COLUMNS_32 = Config(
     finish="columns",
     block_col=32,
 )
+BLOCK_ROW_4_WARPS_1 = Config(schedule="block_row", block_row=4, num_warps=1)
 BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=4,
@@ -237,6 +252,14 @@ BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config(
     block_col=16,
 )
 BLOCK_ROW_4_WARPS_4 = Config(schedule="block_row", block_row=4, num_warps=4)
+BLOCK_ROW_4_WARPS_4_STAGES_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=4,
+    num_stages=4,
+    finish="columns",
+    block_col=16,
+)
 BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=4,
@@ -244,20 +267,12 @@ BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
-BLOCK_ROW_4_WARPS_16_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=4,
-    num_warps=16,
-    finish="columns",
-    block_col=16,
-)
-BLOCK_ROW_8_WARPS_1 = Config(schedule="block_row", block_row=8, num_warps=1)
-BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config(
+BLOCK_ROW_8_WARPS_1_COLUMNS_64 = Config(
     schedule="block_row",
     block_row=8,
-    num_warps=4,
+    num_warps=1,
     finish="columns",
-    block_col=16,
+    block_col=64,
 )
 BLOCK_ROW_8_WARPS_4 = Config(schedule="block_row", block_row=8, num_warps=4)
 BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16 = Config(
@@ -275,6 +290,7 @@ BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
+BLOCK_ROW_8_WARPS_8 = Config(schedule="block_row", block_row=8, num_warps=8)
 BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=16,
@@ -327,12 +343,6 @@ PARTS_WARPS_8_PER_SM_1_CHUNKS_1024 = Config(
     programs_per_sm=1,
     block_col=1024,
 )
-PARTS_WARPS_8_PER_SM_1_CHUNKS_2048 = Config(
-    schedule="parts",
-    num_warps=8,
-    programs_per_sm=1,
-    block_col=2048,
-)
 PARTS_WARPS_8_PER_SM_2 = Config(schedule="parts", num_warps=8, programs_per_sm=2)
 PARTS_WARPS_16_PER_SM_1 = Config(schedule="parts", num_warps=16, programs_per_sm=1)
 PARTS_WARPS_16_PER_SM_1_CHUNKS_2048 = Config(
@@ -347,19 +357,18 @@ PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config(
     programs_per_sm=1,
     block_col=4096,
 )
-PARTS_WARPS_16_PER_SM_1_CHUNKS_8192 = Config(
+PARTS_WARPS_32_PER_SM_1 = Config(schedule="parts", num_warps=32, programs_per_sm=1)
+PARTS_WARPS_32_PER_SM_1_CHUNKS_4096 = Config(
     schedule="parts",
-    num_warps=16,
+    num_warps=32,
+    programs_per_sm=1,
+    block_col=4096,
+)
+PARTS_WARPS_32_PER_SM_1_CHUNKS_8192 = Config(
+    schedule="parts",
+    num_warps=32,
     programs_per_sm=1,
     block_col=8192,
-)
-PARTS_WARPS_16_PER_SM_2 = Config(schedule="parts", num_warps=16, programs_per_sm=2)
-PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    schedule="persistent",
-    num_warps=1,
-    num_stages=2,
-    programs_per_sm=1,
-    finish="dependent",
 )
 PERSISTENT_WARPS_1_STAGES_4_PER_SM_8 = Config(
     schedule="persistent",
@@ -388,6 +397,12 @@ PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
 )
+PERSISTENT_WARPS_4_STAGES_3_PER_SM_2 = Config(
+    schedule="persistent",
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+)
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
     num_warps=4,
@@ -413,11 +428,12 @@ PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT = Config(
     programs_per_sm=1,
     finish="dependent",
 )
-PERSISTENT_WARPS_8_PER_SM_1_REDUCE = Config(
+PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     num_warps=8,
+    num_stages=3,
     programs_per_sm=1,
-    finish="reduce",
+    finish="dependent",
 )
 PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
@@ -431,6 +447,12 @@ PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config(
     programs_per_sm=1,
     finish="reduce",
 )
+PERSISTENT_WARPS_32_PER_SM_16_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=32,
+    programs_per_sm=16,
+    finish="dependent",
+)
 PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     schedule="persistent",
     block_row=2,
@@ -439,13 +461,13 @@ PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     programs_per_sm=4,
     finish="dependent",
 )
-PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config(
+PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_REDUCE = Config(
     schedule="persistent",
     block_row=2,
     num_warps=2,
     num_stages=4,
     programs_per_sm=2,
-    finish="dependent",
+    finish="reduce",
 )
 PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
@@ -503,13 +525,6 @@ PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
 )
-PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_REDUCE = Config(
-    schedule="persistent",
-    block_row=16,
-    num_warps=4,
-    programs_per_sm=1,
-    finish="reduce",
-)
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
     block_row=16,
@@ -545,6 +560,13 @@ PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     block_row=32,
     num_warps=4,
     num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
+)
+PERSISTENT_ROWS_64_WARPS_4_PER_SM_2_DEPENDENT = Config(
+    schedule="persistent",
+    block_row=64,
+    num_warps=4,
     programs_per_sm=2,
     finish="dependent",
 )
@@ -592,6 +614,12 @@ ROW_WARPS_4_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
+ROW_WARPS_4_COLUMNS_32 = Config(
+    schedule="row",
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
 ROW_WARPS_4_COLUMNS_64 = Config(
     schedule="row",
     num_warps=4,
@@ -599,6 +627,13 @@ ROW_WARPS_4_COLUMNS_64 = Config(
     block_col=64,
 )
 ROW_WARPS_4 = Config(schedule="row", num_warps=4)
+ROW_WARPS_4_STAGES_2_COLUMNS_64 = Config(
+    schedule="row",
+    num_warps=4,
+    num_stages=2,
+    finish="columns",
+    block_col=64,
+)
 ROW_WARPS_4_STAGES_4_COLUMNS_16 = Config(
     schedule="row",
     num_warps=4,
@@ -631,53 +666,42 @@ ROW_WARPS_16_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
-SPLIT_2048_WARPS_4_STAGES_2_PER_SM_2_DEPENDENT = Config(
+ROW_WARPS_32_COLUMNS_16 = Config(
+    schedule="row",
+    num_warps=32,
+    finish="columns",
+    block_col=16,
+)
+SPLIT_1024_WARPS_4_PER_SM_2_DEPENDENT = Config(
+    schedule="split",
+    num_warps=4,
+    programs_per_sm=2,
+    finish="dependent",
+    block_col=1024,
+)
+SPLIT_1024_WARPS_4_STAGES_2_PER_SM_2_DEPENDENT = Config(
     schedule="split",
     num_warps=4,
     num_stages=2,
     programs_per_sm=2,
     finish="dependent",
-    block_col=2048,
-)
-SPLIT_4096_WARPS_4_STAGES_2_PER_SM_2_REDUCE = Config(
-    schedule="split",
-    num_warps=4,
-    num_stages=2,
-    programs_per_sm=2,
-    finish="reduce",
-    block_col=4096,
+    block_col=1024,
 )
 SPLIT_2048_WARPS_8 = Config(schedule="split", num_warps=8, block_col=2048)
-SPLIT_8192_WARPS_8_PER_SM_2_DEPENDENT = Config(
+SPLIT_1024_WARPS_8_PER_SM_2_DEPENDENT = Config(
     schedule="split",
     num_warps=8,
     programs_per_sm=2,
     finish="dependent",
-    block_col=8192,
+    block_col=1024,
 )
-SPLIT_2048_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT = Config(
+SPLIT_1024_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT = Config(
     schedule="split",
     num_warps=8,
     num_stages=2,
     programs_per_sm=1,
     finish="dependent",
-    block_col=2048,
-)
-SPLIT_4096_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    schedule="split",
-    num_warps=8,
-    num_stages=2,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=4096,
-)
-SPLIT_8192_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    schedule="split",
-    num_warps=8,
-    num_stages=2,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=8192,
+    block_col=1024,
 )
 SPLIT_2048_WARPS_8_STAGES_2_PER_SM_2_DEPENDENT = Config(
     schedule="split",
@@ -686,30 +710,6 @@ SPLIT_2048_WARPS_8_STAGES_2_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
     block_col=2048,
-)
-SPLIT_4096_WARPS_8_STAGES_2_PER_SM_2_DEPENDENT = Config(
-    schedule="split",
-    num_warps=8,
-    num_stages=2,
-    programs_per_sm=2,
-    finish="dependent",
-    block_col=4096,
-)
-SPLIT_2048_WARPS_8_STAGES_2_PER_SM_3_DEPENDENT = Config(
-    schedule="split",
-    num_warps=8,
-    num_stages=2,
-    programs_per_sm=3,
-    finish="dependent",
-    block_col=2048,
-)
-SPLIT_1024_WARPS_8_STAGES_2_PER_SM_3_REDUCE = Config(
-    schedule="split",
-    num_warps=8,
-    num_stages=2,
-    programs_per_sm=3,
-    finish="reduce",
-    block_col=1024,
 )
 SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT = Config(
     schedule="split",
@@ -724,20 +724,6 @@ SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
     programs_per_sm=1,
     finish="dependent",
     block_col=4096,
-)
-SPLIT_8192_WARPS_16_PER_SM_1_DEPENDENT = Config(
-    schedule="split",
-    num_warps=16,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=8192,
-)
-SPLIT_8192_WARPS_16_PER_SM_3_DEPENDENT = Config(
-    schedule="split",
-    num_warps=16,
-    programs_per_sm=3,
-    finish="dependent",
-    block_col=8192,
 )
 SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
     schedule="split",
@@ -771,26 +757,41 @@ SPLIT_2048_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT = Config(
     finish="dependent",
     block_col=2048,
 )
-SPLIT_8192_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT = Config(
+SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT = Config(
     schedule="split",
-    num_warps=16,
-    num_stages=2,
-    programs_per_sm=2,
-    finish="dependent",
-    block_col=8192,
-)
-SPLIT_4096_WARPS_16_STAGES_2_PER_SM_3_DEPENDENT = Config(
-    schedule="split",
-    num_warps=16,
-    num_stages=2,
-    programs_per_sm=3,
+    num_warps=32,
+    programs_per_sm=1,
     finish="dependent",
     block_col=4096,
 )
-SPLIT_8_8192_WARPS_8_PER_SM_1_DEPENDENT = Config(
-    schedule="split_8",
-    num_warps=8,
+SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=32,
     programs_per_sm=1,
+    finish="dependent",
+    block_col=8192,
+)
+SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=32,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=4096,
+)
+SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=32,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=8192,
+)
+SPLIT_8192_WARPS_32_STAGES_2_PER_SM_2_DEPENDENT = Config(
+    schedule="split",
+    num_warps=32,
+    num_stages=2,
+    programs_per_sm=2,
     finish="dependent",
     block_col=8192,
 )
@@ -801,48 +802,12 @@ SPLIT_8_4096_WARPS_8_PER_SM_2_DEPENDENT = Config(
     finish="dependent",
     block_col=4096,
 )
-SPLIT_8_8192_WARPS_8_PER_SM_3_DEPENDENT = Config(
+SPLIT_8_8192_WARPS_32_PER_SM_1_DEPENDENT = Config(
     schedule="split_8",
-    num_warps=8,
-    programs_per_sm=3,
-    finish="dependent",
-    block_col=8192,
-)
-SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
-    schedule="split_8",
-    num_warps=16,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=4096,
-)
-SPLIT_8_8192_WARPS_16_PER_SM_1_DEPENDENT = Config(
-    schedule="split_8",
-    num_warps=16,
+    num_warps=32,
     programs_per_sm=1,
     finish="dependent",
     block_col=8192,
-)
-SPLIT_8_2048_WARPS_16_PER_SM_2_DEPENDENT = Config(
-    schedule="split_8",
-    num_warps=16,
-    programs_per_sm=2,
-    finish="dependent",
-    block_col=2048,
-)
-SPLIT_8_8192_WARPS_16_PER_SM_3_DEPENDENT = Config(
-    schedule="split_8",
-    num_warps=16,
-    programs_per_sm=3,
-    finish="dependent",
-    block_col=8192,
-)
-SPLIT_8_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    schedule="split_8",
-    num_warps=16,
-    num_stages=2,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=2048,
 )
 
 
@@ -850,14 +815,18 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 4096:
         if rows >= 40:
             if hidden <= 128:
-                if rows >= 1152:
-                    if rows >= 25600:
-                        return PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                    return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
-                return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                if rows >= 150:
+                    if rows >= 1152:
+                        if rows >= 6144:
+                            if rows >= 33792:
+                                return PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                            return PERSISTENT_ROWS_64_WARPS_4_PER_SM_2_DEPENDENT
+                        return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
+                    return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                return BLOCK_ROW_16_WARPS_4_COLUMNS_16
             if hidden <= 512:
                 if rows >= 192:
-                    if rows >= 960:
+                    if rows >= 800:
                         if rows >= 1920:
                             if rows >= 10240:
                                 return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
@@ -865,31 +834,33 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                         return BLOCK_ROW_16_WARPS_16_COLUMNS_16
                     if hidden <= 256:
                         return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
-                    return BLOCK_ROW_8_WARPS_8_COLUMNS_16
+                    return BLOCK_ROW_4_WARPS_4_STAGES_4_COLUMNS_16
                 return BLOCK_ROW_4_WARPS_4_COLUMNS_16
             if rows >= 256:
-                if rows >= 800:
-                    if hidden <= 1023:
-                        if rows >= 2112:
+                if hidden <= 1280:
+                    if rows >= 800:
+                        if rows >= 2176:
                             if hidden <= 640:
                                 return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                            return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                        return BLOCK_ROW_4_WARPS_16_COLUMNS_16
-                    if hidden <= 2560:
-                        if rows >= 1664:
-                            if hidden <= 1280:
-                                return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                            if hidden <= 2047:
-                                return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                        return ROW_WARPS_4_STAGES_4_COLUMNS_16
-                    return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                if hidden <= 1280:
+                            if hidden <= 1023:
+                                return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                            return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                        return BLOCK_ROW_2_WARPS_8_STAGES_4_COLUMNS_16
                     return ROW_WARPS_4_STAGES_4_COLUMNS_16
+                if rows >= 770:
+                    if rows >= 1792:
+                        if hidden <= 2047:
+                            return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                        if hidden <= 2560:
+                            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                    return ROW_WARPS_8_COLUMNS_16
                 return ROW_WARPS_2_STAGES_4_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
         if hidden <= 64:
-            return BLOCK_ROW_4_WARPS_1_COLUMNS_32
+            if rows >= 2:
+                return BLOCK_ROW_4_WARPS_1_COLUMNS_32
+            return BLOCK_ROW_8_WARPS_1_COLUMNS_64
         if hidden <= 640:
             if rows >= 6:
                 if hidden <= 180:
@@ -908,128 +879,118 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
             return ROW_WARPS_4_COLUMNS_16
         return ROW_WARPS_4_COLUMNS_64
     if hidden <= 8192:
-        if rows >= 330:
-            if rows >= 2176:
-                if hidden <= 5632:
-                    return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-                if hidden <= 8191:
-                    if rows >= 32768:
-                        if hidden <= 6144:
-                            return SPLIT_1024_WARPS_8_STAGES_2_PER_SM_3_REDUCE
-                        return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_3_DEPENDENT
-                    return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-                if rows >= 32768:
-                    return SPLIT_4096_WARPS_4_STAGES_2_PER_SM_2_REDUCE
-                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            return ROW_WARPS_8_COLUMNS_32
+        if rows >= 192:
+            if rows >= 600:
+                if rows >= 2112:
+                    return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+                return ROW_WARPS_8_COLUMNS_32
+            return BLOCK_ROW_2_WARPS_4_STAGES_4_COLUMNS_64
         return ROW_WARPS_8_COLUMNS_64
     if hidden <= 16384:
         if rows >= 2:
             if rows >= 220:
-                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                if hidden <= 15360:
+                    return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
             return ROW_WARPS_8_COLUMNS_64
         return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
     if hidden <= 20480:
         return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
     if hidden <= 24576:
-        return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-    if rows >= 1408:
-        if hidden <= 32767:
+        if rows >= 128:
             return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-        return SPLIT_8_8192_WARPS_16_PER_SM_1_DEPENDENT
-    if hidden <= 32768:
-        return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
-    return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 28671:
+        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
-    if hidden <= 256:
-        if rows >= 160:
-            if rows >= 19456:
-                if hidden <= 127:
-                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                if hidden <= 255:
-                    return PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
-                return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
-            if hidden <= 64:
-                if rows >= 896:
-                    return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
-                return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-            if rows >= 1088:
-                return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
-            if hidden <= 128:
-                return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-            return BLOCK_ROW_8_WARPS_8_COLUMNS_16
-        if hidden <= 128:
-            if rows >= 2:
+    if hidden <= 4096:
+        if rows >= 150:
+            if hidden <= 256:
+                if rows >= 19456:
+                    if hidden <= 127:
+                        return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                    if hidden <= 255:
+                        return PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
                 if hidden <= 64:
-                    return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-                return BLOCK_ROW_8_WARPS_4_COLUMNS_16
-            return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
-        return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-    if hidden <= 2048:
-        if rows >= 160:
+                    if rows >= 896:
+                        return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
+                    return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                if rows >= 1088:
+                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
+                if hidden <= 128:
+                    return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+                if rows >= 320:
+                    return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
+                return BLOCK_ROW_8_WARPS_8_COLUMNS_16
             if rows >= 2048:
                 if hidden <= 511:
                     return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
                 if hidden <= 512:
-                    return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+                    return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_REDUCE
                 if hidden <= 768:
                     return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
                 if hidden <= 1280:
                     return PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
-                if hidden <= 1536:
+                if hidden <= 2047:
                     return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+                if hidden <= 3072:
+                    return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+                return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
             if hidden <= 1024:
                 return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-            if rows >= 384:
-                return ROW_WARPS_8_COLUMNS_16
+            if hidden <= 2048:
+                if rows >= 384:
+                    return ROW_WARPS_8_COLUMNS_16
+                return ROW_WARPS_4_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
+        if hidden <= 128:
+            if rows >= 33:
+                return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+            if hidden <= 64:
+                if rows >= 3:
+                    return BLOCK_ROW_4_WARPS_1_COLUMNS_16
+                return BLOCK_ROW_4_WARPS_1_COLUMNS_32
+            if rows >= 10:
+                return BLOCK_ROW_2_WARPS_1_COLUMNS_16
+            return BLOCK_ROW_2_WARPS_1_COLUMNS_64
         if hidden <= 512:
-            if rows >= 17:
+            if rows >= 33:
+                if hidden <= 256:
+                    return BLOCK_ROW_4_WARPS_4_COLUMNS_16
                 return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-            return BLOCK_ROW_2_WARPS_4_COLUMNS_32
-        return ROW_WARPS_4_COLUMNS_16
-    if hidden <= 4096:
-        if rows >= 65:
-            if rows >= 4096:
-                if hidden <= 4095:
-                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_REDUCE
-                return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+            return ROW_WARPS_1_COLUMNS_16
+        if hidden <= 2048:
             return ROW_WARPS_4_COLUMNS_16
-        return ROW_WARPS_4_COLUMNS_64
+        if rows >= 33:
+            return ROW_WARPS_4_COLUMNS_32
+        return ROW_WARPS_4_STAGES_2_COLUMNS_64
     if hidden <= 8192:
         if rows >= 100:
-            if rows >= 2048:
+            if rows >= 2176:
                 return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
             return ROW_WARPS_8_COLUMNS_64
         if hidden <= 8191:
             return ROW_WARPS_8_COLUMNS_64
         return ROW_WARPS_4_COLUMNS_64
-    if hidden <= 15360:
+    if hidden <= 16384:
         if rows >= 2:
             if rows >= 220:
                 if hidden <= 13312:
                     return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
             return ROW_WARPS_8_COLUMNS_64
-        return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-    if hidden <= 16384:
-        if rows >= 230:
-            return SPLIT_8192_WARPS_16_PER_SM_1_DEPENDENT
-        return ROW_WARPS_8_COLUMNS_64
+        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
     if hidden <= 24576:
         return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+    if hidden <= 28672:
+        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
     if hidden <= 32767:
-        if rows >= 100:
-            if hidden <= 28672:
-                return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-            return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
         return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
-    if rows >= 128:
-        return SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT
-    return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
@@ -1038,172 +999,158 @@ def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
             return BLOCK_ROW_16_WARPS_4_COLUMNS_16
         return BLOCK_ROW_32_WARPS_8_COLUMNS_16
     if hidden <= 128:
-        return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-    if hidden <= 255:
-        if rows >= 576:
-            return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-        return ROW_WARPS_1_COLUMNS_16
-    if hidden <= 256:
-        return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+        if rows >= 80:
+            return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+        return BLOCK_ROW_2_WARPS_1_COLUMNS_16
     if hidden <= 320:
-        if rows >= 2304:
-            return BLOCK_ROW_2_WARPS_2_COLUMNS_16
+        if rows >= 2:
+            if hidden <= 256:
+                if rows >= 6144:
+                    return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+                return BLOCK_ROW_2_WARPS_1_COLUMNS_16
+            if rows >= 2048:
+                return BLOCK_ROW_2_WARPS_2_COLUMNS_16
+            return ROW_WARPS_2_COLUMNS_16
         return ROW_WARPS_1_COLUMNS_16
-    if hidden <= 512:
-        return BLOCK_ROW_2_WARPS_4_COLUMNS_16
     if hidden <= 1536:
-        return ROW_WARPS_4_COLUMNS_16
+        if rows >= 1536:
+            if hidden <= 768:
+                return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+            return ROW_WARPS_4_COLUMNS_16
+        if hidden <= 512:
+            return ROW_WARPS_2_COLUMNS_16
+        if hidden <= 1024:
+            return ROW_WARPS_4_COLUMNS_16
+        return ROW_WARPS_8_COLUMNS_16
     if hidden <= 8192:
         return ROW_WARPS_8_COLUMNS_16
     if hidden <= 8704:
         return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
     if hidden <= 9216:
-        return SPLIT_2048_WARPS_8_STAGES_2_PER_SM_2_DEPENDENT
+        if rows >= 128:
+            return SPLIT_2048_WARPS_8_STAGES_2_PER_SM_2_DEPENDENT
+        return ROW_WARPS_32_COLUMNS_16
     if hidden <= 10240:
         return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 12287:
+        if rows >= 256:
+            if rows >= 768:
+                return SPLIT_2048_WARPS_8_STAGES_2_PER_SM_2_DEPENDENT
+            return SPLIT_1024_WARPS_4_STAGES_2_PER_SM_2_DEPENDENT
+        return ROW_WARPS_32_COLUMNS_16
     if hidden <= 16384:
-        if rows >= 160:
-            if hidden <= 12287:
-                if rows >= 1024:
-                    return SPLIT_2048_WARPS_8_STAGES_2_PER_SM_2_DEPENDENT
-                return SPLIT_2048_WARPS_4_STAGES_2_PER_SM_2_DEPENDENT
+        if rows >= 16:
             if hidden <= 12288:
                 return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+            if rows >= 300:
+                return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
             if hidden <= 13824:
-                if rows >= 576:
-                    if rows >= 4096:
-                        if rows >= 6144:
-                            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT
-                        return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                    return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-                return SPLIT_2048_WARPS_4_STAGES_2_PER_SM_2_DEPENDENT
+                if rows >= 256:
+                    return SPLIT_1024_WARPS_4_STAGES_2_PER_SM_2_DEPENDENT
+                return ROW_WARPS_32_COLUMNS_16
             if hidden <= 15360:
-                return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                return ROW_WARPS_16_COLUMNS_16
             if hidden <= 16383:
-                if rows >= 520:
-                    if rows >= 4096:
-                        return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                    return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-                return SPLIT_2048_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT
-            return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                return ROW_WARPS_32_COLUMNS_16
+            return ROW_WARPS_16_COLUMNS_16
         if hidden <= 13312:
+            if rows >= 4:
+                return ROW_WARPS_32_COLUMNS_16
             return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
         return ROW_WARPS_16_COLUMNS_16
+    if hidden <= 20480:
+        if rows >= 32:
+            if rows >= 150:
+                return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+            if hidden <= 17408:
+                return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+            return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
     if hidden <= 24575:
-        if rows >= 20:
-            if rows >= 1024:
-                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            if hidden <= 20479:
-                return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            if rows >= 80:
-                return SPLIT_2048_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT
-            if hidden <= 20480:
-                return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-            return SPLIT_4096_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT
-        if hidden <= 20479:
-            return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
-        if hidden <= 20480:
-            if rows >= 6:
-                return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
-        if rows >= 2:
-            if rows >= 8:
-                return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
-            return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-        return SPLIT_8_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
     if hidden <= 24576:
         return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
     if hidden <= 32768:
         return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-    return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+    return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> Config:
     if hidden <= 128:
-        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-    if hidden <= 256:
-        return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+        if rows >= 2560:
+            return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+        if hidden <= 64:
+            return BLOCK_ROW_4_WARPS_1_COLUMNS_16
+        return BLOCK_ROW_2_WARPS_1_COLUMNS_16
     if hidden <= 512:
-        return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-    if hidden <= 1024:
-        if rows >= 600:
-            return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-        return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+        return ROW_WARPS_1_COLUMNS_16
+    if hidden <= 4608:
+        if rows >= 530:
+            return ROW_WARPS_4_COLUMNS_16
+        if hidden <= 1024:
+            if rows >= 2:
+                if hidden <= 1023:
+                    return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                return BLOCK_ROW_2_WARPS_8_COLUMNS_16
+            return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+        if hidden <= 4096:
+            if rows >= 140:
+                return ROW_WARPS_8_COLUMNS_16
+            return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
+        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT
     if hidden <= 8192:
         if rows >= 130:
             return ROW_WARPS_8_COLUMNS_16
-        return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
-    if hidden <= 12288:
-        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+        return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
+    if hidden <= 8704:
+        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 9216:
+        if rows >= 8:
+            return SPLIT_1024_WARPS_8_PER_SM_2_DEPENDENT
+        return SPLIT_1024_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT
     if hidden <= 13824:
-        if rows >= 30:
-            return ROW_WARPS_16_COLUMNS_16
-        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-    if hidden <= 17408:
-        if rows >= 6144:
-            if hidden <= 16384:
-                return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-            return SPLIT_8_4096_WARPS_8_PER_SM_2_DEPENDENT
-        return ROW_WARPS_16_COLUMNS_16
-    if hidden <= 27648:
-        if rows >= 20:
-            if hidden <= 20479:
-                return SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT
-            if hidden <= 20480:
-                if rows >= 768:
-                    if rows >= 5120:
-                        return SPLIT_8192_WARPS_16_PER_SM_3_DEPENDENT
-                    return SPLIT_8_2048_WARPS_16_PER_SM_2_DEPENDENT
-                return SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT
-            if hidden <= 26624:
-                if rows >= 90:
-                    if rows >= 130:
-                        if rows >= 768:
-                            if hidden <= 22016:
-                                if rows >= 3072:
-                                    if rows >= 6144:
-                                        return ROW_WARPS_16_COLUMNS_16
-                                    return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-                                return SPLIT_8192_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT
-                            if hidden <= 24576:
-                                return SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT
-                            if rows >= 2176:
-                                if rows >= 6144:
-                                    return (
-                                        SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                                    )
-                                return SPLIT_8_2048_WARPS_16_PER_SM_2_DEPENDENT
-                            return SPLIT_4096_WARPS_8_STAGES_2_PER_SM_2_DEPENDENT
-                        return SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT
-                    return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT
-                return ROW_WARPS_16_COLUMNS_16
-            if rows >= 768:
-                if rows >= 2560:
-                    if rows >= 6144:
-                        return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT
-                    return SPLIT_8_8192_WARPS_8_PER_SM_3_DEPENDENT
-                return SPLIT_8192_WARPS_8_PER_SM_2_DEPENDENT
-            return SPLIT_8_8192_WARPS_16_PER_SM_3_DEPENDENT
-        if hidden <= 24576:
-            return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-        if rows >= 4:
-            return SPLIT_8_4096_WARPS_8_PER_SM_2_DEPENDENT
-        if hidden <= 26624:
-            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-        return SPLIT_2048_WARPS_8_STAGES_2_PER_SM_3_DEPENDENT
-    if hidden <= 30720:
-        if rows >= 320:
-            if rows >= 4096:
-                return SPLIT_8192_WARPS_16_PER_SM_3_DEPENDENT
-            return ROW_WARPS_16_COLUMNS_16
-        return SPLIT_8_8192_WARPS_8_PER_SM_1_DEPENDENT
-    if hidden <= 32768:
         if rows >= 220:
-            if rows >= 1088:
-                return ROW_WARPS_16_COLUMNS_16
-            return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+            if rows >= 300:
+                if hidden <= 12288:
+                    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+                return PERSISTENT_WARPS_32_PER_SM_16_DEPENDENT
+            return SPLIT_1024_WARPS_4_PER_SM_2_DEPENDENT
+        if hidden <= 12288:
+            return BLOCK_ROW_2_WARPS_8_COLUMNS_16
+        if rows >= 8:
+            return ROW_WARPS_16_COLUMNS_16
+        return PERSISTENT_WARPS_32_PER_SM_16_DEPENDENT
+    if hidden <= 16384:
         return ROW_WARPS_16_COLUMNS_16
-    return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+    if hidden <= 17408:
+        if rows >= 50:
+            if rows >= 1280:
+                if rows >= 6144:
+                    return SPLIT_8_4096_WARPS_8_PER_SM_2_DEPENDENT
+                return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_2_DEPENDENT
+            return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+    if hidden <= 20480:
+        if rows >= 2048:
+            return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+        if hidden <= 20479:
+            return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+    if hidden <= 24575:
+        if rows >= 16:
+            if rows >= 4608:
+                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+            return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+    if hidden <= 24576:
+        return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+    if hidden <= 26624:
+        if rows >= 3584:
+            return SPLIT_8_8192_WARPS_32_PER_SM_1_DEPENDENT
+        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+    if hidden <= 32767:
+        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+    return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
 
 
 def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
@@ -1211,10 +1158,10 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
         if rows >= 2:
             if hidden <= 64:
                 return BLOCK_ROW_32_WARPS_8
-            if rows >= 768:
-                if rows >= 17408:
-                    return BLOCK_ROW_8_WARPS_1
-                return BLOCK_ROW_16_WARPS_8
+            if rows >= 1088:
+                if rows >= 4352:
+                    return BLOCK_ROW_32_WARPS_8
+                return BLOCK_ROW_4_WARPS_1
             return BLOCK_ROW_2_WARPS_1
         if hidden <= 127:
             return BLOCK_ROW_2_WARPS_1
@@ -1225,77 +1172,77 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
                 return BLOCK_ROW_8_WARPS_4
             return BLOCK_ROW_16_WARPS_16
         return PARTS_WARPS_1_PER_SM_1
-    if hidden <= 511:
-        if rows >= 832:
-            if rows >= 84992:
-                return BLOCK_ROW_2_WARPS_1
-            return BLOCK_ROW_2_WARPS_2
-        return ROW_WARPS_4
     if hidden <= 512:
-        if rows >= 768:
-            return BLOCK_ROW_2_WARPS_1
+        if rows >= 896:
+            return BLOCK_ROW_2_WARPS_2
+        if hidden <= 511:
+            return ROW_WARPS_4
         return PARTS_WARPS_1_PER_SM_1
     if rows >= 50:
-        if hidden <= 16383:
-            if rows >= 2560:
-                if hidden <= 3072:
-                    if rows >= 8192:
-                        if hidden <= 768:
+        if hidden <= 2048:
+            if rows >= 1600:
+                if rows >= 2560:
+                    if hidden <= 1023:
+                        if rows >= 6144:
                             return BLOCK_ROW_8_WARPS_4
-                        if hidden <= 1536:
-                            return BLOCK_ROW_2_WARPS_4
-                        return PARTS_WARPS_4_PER_SM_4_CHUNKS_1024
-                    if hidden <= 1024:
                         return BLOCK_ROW_2_WARPS_2
-                    if hidden <= 2048:
-                        return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
-                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_16
-                if hidden <= 8191:
-                    return SPLIT_2048_WARPS_8
-                return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-            if hidden <= 2048:
-                if rows >= 1600:
-                    return BLOCK_ROW_2_WARPS_4
-                return ROW_WARPS_4
-            if rows >= 520:
-                if rows >= 832:
-                    if hidden <= 5120:
+                    if hidden <= 1280:
+                        return BLOCK_ROW_2_WARPS_4
+                    if rows >= 16384:
                         return PARTS_WARPS_4_PER_SM_4_CHUNKS_1024
-                    if hidden <= 8192:
+                    return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
+                return BLOCK_ROW_2_WARPS_4
+            return ROW_WARPS_4
+        if rows >= 520:
+            if hidden <= 16383:
+                if rows >= 896:
+                    if hidden <= 8191:
+                        if rows >= 2816:
+                            if hidden <= 3072:
+                                if rows >= 6144:
+                                    return PARTS_WARPS_4_PER_SM_4_CHUNKS_1024
+                                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_16
+                            return SPLIT_2048_WARPS_8
+                        if hidden <= 5120:
+                            return PARTS_WARPS_4_PER_SM_4_CHUNKS_1024
                         return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
                     return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
                 if hidden <= 4096:
                     return PARTS_WARPS_8_PER_SM_1
                 return SPLIT_2048_WARPS_8
-            if hidden <= 8191:
-                return PARTS_WARPS_8_PER_SM_2
-            if rows >= 270:
-                return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-            return ROW_WARPS_8
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+        if hidden <= 8191:
+            return PARTS_WARPS_8_PER_SM_2
+        if rows >= 150:
+            if hidden <= 20480:
+                if rows >= 270:
+                    return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+                if hidden <= 15360:
+                    return PARTS_WARPS_8_PER_SM_1
+                return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
         if hidden <= 32767:
-            if rows >= 160:
-                return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
             return ROW_WARPS_8
-        if rows >= 7168:
-            return PARTS_WARPS_16_PER_SM_1_CHUNKS_8192
-        return PARTS_WARPS_16_PER_SM_2
+        return PARTS_WARPS_32_PER_SM_1
     if hidden <= 1024:
         if rows >= 3:
             return ROW_WARPS_8
         return ROW_WARPS_4
     if hidden <= 8192:
         return PARTS_WARPS_8_PER_SM_1
-    return PARTS_WARPS_16_PER_SM_1
+    if hidden <= 16384:
+        return PARTS_WARPS_16_PER_SM_1
+    return PARTS_WARPS_32_PER_SM_1
 
 
 def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
     if hidden <= 512:
-        if rows >= 1152:
-            if hidden <= 255:
-                if rows >= 7168:
-                    return BLOCK_ROW_8_WARPS_4
-                return BLOCK_ROW_4_WARPS_4
-            return BLOCK_ROW_2_WARPS_1
+        if rows >= 4608:
+            if hidden <= 180:
+                return BLOCK_ROW_8_WARPS_4
+            if hidden <= 511:
+                return BLOCK_ROW_8_WARPS_8
+            return BLOCK_ROW_2_WARPS_4
         if hidden <= 128:
             if rows >= 3:
                 if hidden <= 127:
@@ -1308,56 +1255,56 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
             if rows >= 2:
                 return BLOCK_ROW_2_WARPS_2
             return PARTS_WARPS_1_PER_SM_1
+        if rows >= 1088:
+            return BLOCK_ROW_2_WARPS_1
         return PARTS_WARPS_1_PER_SM_1
-    if rows >= 150:
-        if rows >= 1536:
-            if hidden <= 2560:
-                if rows >= 4096:
-                    if hidden <= 1280:
-                        if rows >= 16384:
-                            return PARTS_WARPS_4_PER_SM_1_CHUNKS_512
-                        return PARTS_WARPS_2_PER_SM_1
-                    return PARTS_WARPS_8_PER_SM_1_CHUNKS_1024
-                return BLOCK_ROW_2_WARPS_4
-            if hidden <= 4096:
+    if rows >= 140:
+        if hidden <= 5120:
+            if rows >= 1536:
+                if hidden <= 2560:
+                    if rows >= 4096:
+                        if hidden <= 1280:
+                            if rows >= 16384:
+                                return PARTS_WARPS_4_PER_SM_1_CHUNKS_512
+                            return PARTS_WARPS_2_PER_SM_1
+                        return PARTS_WARPS_8_PER_SM_1_CHUNKS_1024
+                    return BLOCK_ROW_2_WARPS_4
                 return PARTS_WARPS_16_PER_SM_1_CHUNKS_2048
-            if hidden <= 12287:
-                return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-            if hidden <= 12288:
-                return PARTS_WARPS_16_PER_SM_1_CHUNKS_8192
-            if hidden <= 16383:
-                return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-            if hidden <= 16384:
-                return PARTS_WARPS_16_PER_SM_1_CHUNKS_8192
-            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-        if hidden <= 2048:
-            return PARTS_WARPS_2_PER_SM_1
-        if hidden <= 4095:
-            if rows >= 832:
+            if hidden <= 2048:
+                return PARTS_WARPS_2_PER_SM_1
+            if rows >= 1024:
                 return BLOCK_ROW_2_WARPS_4
-            return ROW_WARPS_4
-        if hidden <= 8191:
+            if hidden <= 4095:
+                return ROW_WARPS_4
             return PARTS_WARPS_8_PER_SM_2
-        if rows >= 240:
-            if rows >= 768:
-                if hidden <= 24576:
+        if hidden <= 8192:
+            if rows >= 448:
+                if rows >= 1152:
                     return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-                return PARTS_WARPS_16_PER_SM_1_CHUNKS_8192
-            if hidden <= 12287:
-                if rows >= 540:
-                    return PARTS_WARPS_8_PER_SM_1_CHUNKS_2048
+                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2
+            return PARTS_WARPS_8_PER_SM_2
+        if hidden <= 16383:
+            if rows >= 300:
+                if rows >= 340:
+                    return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
                 return PARTS_WARPS_16_PER_SM_1_CHUNKS_2048
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+        if hidden <= 24576:
+            if rows >= 2176:
+                return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+            if hidden <= 20480:
+                return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
             return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-        return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
     if hidden <= 4096:
         return PARTS_WARPS_8_PER_SM_2
-    if hidden <= 24575:
-        if rows >= 64:
+    if hidden <= 12287:
+        if rows >= 50:
             return ROW_WARPS_8
         return PARTS_WARPS_16_PER_SM_1
-    if hidden <= 24576:
-        return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-    return PARTS_WARPS_16_PER_SM_1
+    if rows >= 25:
+        return PARTS_WARPS_16_PER_SM_1
+    return PARTS_WARPS_32_PER_SM_1
 
 
 TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {

@@ -2,23 +2,24 @@
 # Regenerate: normtune fit --recording nvidia-h200-fused-add-rms-norm --leaves 48 --tie 0.05 --baseline none --portable --out portable_fused_add_rms_norm.py
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs; portable: each config is legal on every known
-#           target
+#           target of the vendor
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:464986217f6e075c7632d54c180d721545182e690482364727708afc2d1b967e
+# Data:     sha256:3320929716f29cde21122dce1a974f12c3ac51f9972533f4f4d8eca1e71193d9
 #           (5887 measurements, 2026-11-27)
 # Kernels:  fused_add_rms_norm_backward
-#           sha256:3d992226dfe10eeba7a6edf721993f4e949ca523af8c5b72946697992988e058
+#           sha256:e0400e164bef1206c537c76065127463a0f9a5c172c012b79c01182474452645
 # Kernels:  fused_add_rms_norm_forward
-#           sha256:6b4af46e6118f88d99c473e1ad4bfb61e1a40a79661d5e28e1f1919428e61456
-# Regret:   fused_add_rms_norm_backward bfloat16: 40 leaves (of 48), 31 configs, mean
-#           7.92 %, plain mean 7.57 %, worst 146.1 %, means low by at most 0.18 %, the
-#           best 40-leaf tree on this grid, cross-validated 15.73 %, plain
-#           cross-validated 13.71 %, worst cross-validated 146.05 %, extrapolated 19.46
-#           %
-# Regret:   fused_add_rms_norm_forward bfloat16: 37 leaves (of 48), 17 configs, mean
-#           0.04 %, plain mean 0.29 %, worst 16.1 %, means low by at most 0.34 %, the
-#           best 37-leaf tree on this grid, cross-validated 1.56 %, plain
-#           cross-validated 1.92 %, worst cross-validated 20.14 %, extrapolated 8.16 %
+#           sha256:e0d4d56cf4714b72cc9aaf6263f274cb1b0db8f63a4e58fff23fb4d235a94afa
+# Regret:   fused_add_rms_norm_backward bfloat16: 39 leaves (of 48), 32 configs, mean
+#           7.63 %, plain mean 7.30 %, worst 146.1 %, means low by at most 0.18 %,
+#           within 0.01 % of the best 39-leaf tree on this grid, cross-validated 15.17
+#           %, plain cross-validated 13.21 %, worst cross-validated 146.05 %,
+#           extrapolated 19.46 %
+# Regret:   fused_add_rms_norm_forward bfloat16: 38 leaves (of 48), 19 configs, mean
+#           -0.26 %, plain mean -0.10 %, worst 2.1 %, means low by at most 0.34 %,
+#           within 0.01 % of the best 38-leaf tree on this grid, cross-validated 1.39 %,
+#           plain cross-validated 1.73 %, worst cross-validated 16.59 %, extrapolated
+#           9.94 %
 # Shared:   fused_add_rms_norm_backward float16: uses bfloat16, as it has no data of its
 #           own
 # Shared:   fused_add_rms_norm_backward float32: uses bfloat16, as it has no data of its
@@ -30,26 +31,26 @@
 # Format:   5
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:464986217f6e075c7632d54c180d721545182e690482364727708afc2d1b967e",
+#           "sha256:3320929716f29cde21122dce1a974f12c3ac51f9972533f4f4d8eca1e71193d9",
 #           "measurements": 5887, "date": "2026-11-27"}, "kernels":
 #           {"fused_add_rms_norm_backward":
-#           "sha256:3d992226dfe10eeba7a6edf721993f4e949ca523af8c5b72946697992988e058",
+#           "sha256:e0400e164bef1206c537c76065127463a0f9a5c172c012b79c01182474452645",
 #           "fused_add_rms_norm_forward":
-#           "sha256:6b4af46e6118f88d99c473e1ad4bfb61e1a40a79661d5e28e1f1919428e61456"},
+#           "sha256:e0d4d56cf4714b72cc9aaf6263f274cb1b0db8f63a4e58fff23fb4d235a94afa"},
 #           "command": {"recording": "nvidia-h200-fused-add-rms-norm", "options":
 #           {"leaves": 48, "tie_percent": 0.05, "baseline": "none", "portable": true},
 #           "out": "portable_fused_add_rms_norm.py"}, "functions": [{"key":
 #           "fused_add_rms_norm_backward", "dtype": "bfloat16", "figures": {"leaves":
-#           40, "asked": 48, "configs": 31, "loss": {"mean": 76230, "plain": 72973,
+#           39, "asked": 48, "configs": 32, "loss": {"mean": 73543, "plain": 70430,
 #           "ninetieth": 328472, "worst": 900367, "problems": 150, "luck": 1786}, "gap":
-#           0, "cross_validated": 146070, "plain_validated": 128463, "worst_validated":
+#           1, "cross_validated": 141273, "plain_validated": 124102, "worst_validated":
 #           900367, "extrapolated": 177813}}, {"key": "fused_add_rms_norm_forward",
-#           "dtype": "bfloat16", "figures": {"leaves": 37, "asked": 48, "configs": 17,
-#           "loss": {"mean": 401, "plain": 2919, "ninetieth": 12042, "worst": 148857,
-#           "problems": 137, "luck": 3360}, "gap": 0, "cross_validated": 15522,
-#           "plain_validated": 19038, "worst_validated": 183513, "extrapolated":
-#           78399}}], "body":
-#           "sha256:8ca76b1deed667261669e81c11bae37c41f8994124fab736beac0e5d6584fcc5",
+#           "dtype": "bfloat16", "figures": {"leaves": 38, "asked": 48, "configs": 19,
+#           "loss": {"mean": -2616, "plain": -1022, "ninetieth": 959, "worst": 21055,
+#           "problems": 137, "luck": 3360}, "gap": 24, "cross_validated": 13812,
+#           "plain_validated": 17115, "worst_validated": 153513, "extrapolated":
+#           94734}}], "body":
+#           "sha256:73a4e096b5ba9e881e4ddba9e160f66ba475147fb74f82ad675b4545fc9f87ca",
 #           "portable": true, "without_data": [["fused_add_rms_norm_backward",
 #           "float16", "bfloat16"], ["fused_add_rms_norm_backward", "float32",
 #           "bfloat16"], ["fused_add_rms_norm_forward", "float16", "bfloat16"],
@@ -93,13 +94,6 @@ class Config(NamedTuple):
 
 BLOCK_ROW_2_WARPS_1 = Config(schedule="block_row", block_row=2, num_warps=1)
 BLOCK_ROW_2_WARPS_2 = Config(schedule="block_row", block_row=2, num_warps=2)
-BLOCK_ROW_2_WARPS_4_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=2,
-    num_warps=4,
-    finish="columns",
-    block_col=16,
-)
 BLOCK_ROW_2_WARPS_4_COLUMNS_32 = Config(
     schedule="block_row",
     block_row=2,
@@ -107,10 +101,27 @@ BLOCK_ROW_2_WARPS_4_COLUMNS_32 = Config(
     finish="columns",
     block_col=32,
 )
+BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=4,
+    num_stages=3,
+    finish="columns",
+    block_col=16,
+)
 BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=2,
     num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_2_WARPS_8 = Config(schedule="block_row", block_row=2, num_warps=8)
+BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=8,
+    num_stages=3,
     finish="columns",
     block_col=16,
 )
@@ -127,13 +138,6 @@ BLOCK_ROW_4_WARPS_4_COLUMNS_32 = Config(
     num_warps=4,
     finish="columns",
     block_col=32,
-)
-BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=4,
-    num_warps=8,
-    finish="columns",
-    block_col=16,
 )
 BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config(
     schedule="block_row",
@@ -191,6 +195,7 @@ BLOCK_ROW_32_WARPS_16_COLUMNS_16 = Config(
 )
 PARTS_WARPS_8_PER_SM_2 = Config(schedule="parts", num_warps=8, programs_per_sm=2)
 PARTS_WARPS_16_PER_SM_1 = Config(schedule="parts", num_warps=16, programs_per_sm=1)
+PARTS_WARPS_32_PER_SM_1 = Config(schedule="parts", num_warps=32, programs_per_sm=1)
 PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     num_warps=1,
@@ -204,19 +209,18 @@ PERSISTENT_WARPS_1_STAGES_4_PER_SM_8 = Config(
     num_stages=4,
     programs_per_sm=8,
 )
+PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
+)
 PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config(
     schedule="persistent",
     num_warps=16,
     programs_per_sm=1,
     finish="reduce",
-)
-PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    schedule="persistent",
-    block_row=2,
-    num_warps=4,
-    num_stages=3,
-    programs_per_sm=2,
-    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
@@ -234,12 +238,12 @@ PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
 )
-PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
+PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
     block_row=4,
-    num_warps=8,
+    num_warps=4,
     num_stages=3,
-    programs_per_sm=1,
+    programs_per_sm=2,
     finish="dependent",
 )
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT = Config(
@@ -288,7 +292,6 @@ PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
     finish="dependent",
 )
 ROW_WARPS_1 = Config(schedule="row", num_warps=1)
-ROW_WARPS_2 = Config(schedule="row", num_warps=2)
 ROW_WARPS_4_COLUMNS_16 = Config(
     schedule="row",
     num_warps=4,
@@ -302,6 +305,13 @@ ROW_WARPS_4_COLUMNS_64 = Config(
     block_col=64,
 )
 ROW_WARPS_4 = Config(schedule="row", num_warps=4)
+ROW_WARPS_4_STAGES_3_COLUMNS_16 = Config(
+    schedule="row",
+    num_warps=4,
+    num_stages=3,
+    finish="columns",
+    block_col=16,
+)
 ROW_WARPS_8_COLUMNS_32 = Config(
     schedule="row",
     num_warps=8,
@@ -315,20 +325,21 @@ ROW_WARPS_8_COLUMNS_64 = Config(
     block_col=64,
 )
 ROW_WARPS_8 = Config(schedule="row", num_warps=8)
-ROW_WARPS_16 = Config(schedule="row", num_warps=16)
+ROW_WARPS_32 = Config(schedule="row", num_warps=32)
 SPLIT_2048_WARPS_8 = Config(schedule="split", num_warps=8, block_col=2048)
 SPLIT_4096_WARPS_16 = Config(schedule="split", num_warps=16, block_col=4096)
-SPLIT_8192_WARPS_16_PER_SM_1_DEPENDENT = Config(
-    schedule="split",
-    num_warps=16,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=8192,
-)
 SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
     schedule="split",
     num_warps=16,
     num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=8192,
+)
+SPLIT_8192_WARPS_32 = Config(schedule="split", num_warps=32, block_col=8192)
+SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=32,
     programs_per_sm=1,
     finish="dependent",
     block_col=8192,
@@ -370,27 +381,27 @@ def fused_add_rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
         return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
     if hidden <= 512:
         if rows >= 32:
-            if rows >= 128:
-                if rows >= 384:
-                    if rows >= 1536:
-                        return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
-                    return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-                return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-            return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+            if rows >= 512:
+                if rows >= 1536:
+                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+                return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+            return BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16
         return BLOCK_ROW_2_WARPS_4_COLUMNS_32
     if hidden <= 1024:
-        if rows >= 260:
+        if rows >= 768:
             if rows >= 1536:
+                if hidden <= 1023:
+                    if rows >= 65536:
+                        return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
                 return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-            return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-        return ROW_WARPS_4_COLUMNS_16
+            return BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16
+        return ROW_WARPS_4_STAGES_3_COLUMNS_16
     if hidden <= 2048:
         if rows >= 100:
             if rows >= 512:
                 if rows >= 1536:
-                    if hidden <= 2047:
-                        return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
                 return BLOCK_ROW_2_WARPS_8_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
         return ROW_WARPS_8_COLUMNS_32
@@ -407,13 +418,11 @@ def fused_add_rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
             return ROW_WARPS_4_COLUMNS_64
         return ROW_WARPS_8_COLUMNS_64
     if rows >= 2:
-        if rows >= 320:
-            if rows >= 8192:
-                return SPLIT_8192_WARPS_16_PER_SM_1_DEPENDENT
-            return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        if rows >= 258:
+            return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
         if hidden <= 16384:
             return ROW_WARPS_8_COLUMNS_64
-        return SPLIT_8192_WARPS_16_PER_SM_1_DEPENDENT
+        return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
     return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
 
 
@@ -422,14 +431,10 @@ def fused_add_rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
         if rows >= 2:
             if hidden <= 64:
                 if rows >= 6:
-                    if rows >= 100:
-                        if rows >= 768:
-                            if rows >= 8192:
-                                if rows >= 43008:
-                                    return BLOCK_ROW_16_WARPS_4
-                                return BLOCK_ROW_32_WARPS_4
+                    if rows >= 8192:
+                        if rows >= 43008:
                             return BLOCK_ROW_16_WARPS_4
-                        return BLOCK_ROW_16_WARPS_8
+                        return BLOCK_ROW_32_WARPS_4
                     return BLOCK_ROW_16_WARPS_4
                 return BLOCK_ROW_16_WARPS_8
             if rows >= 384:
@@ -440,57 +445,63 @@ def fused_add_rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
         if rows >= 768:
             return BLOCK_ROW_16_WARPS_16
         return ROW_WARPS_1
-    if hidden <= 2048:
-        if rows >= 128:
+    if hidden <= 4096:
+        if rows >= 512:
             if rows >= 3072:
                 if hidden <= 1023:
                     return BLOCK_ROW_2_WARPS_2
-                if rows >= 8192:
-                    return ROW_WARPS_4
-                return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
-            if hidden <= 512:
-                return ROW_WARPS_2
-            return ROW_WARPS_4
-        if hidden <= 1023:
-            return ROW_WARPS_4
+                if hidden <= 2048:
+                    if rows >= 8192:
+                        if hidden <= 1024:
+                            return BLOCK_ROW_2_WARPS_8
+                        return ROW_WARPS_4
+                    return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
+                return SPLIT_2048_WARPS_8
+            if hidden <= 4095:
+                return ROW_WARPS_4
+            return BLOCK_ROW_16_WARPS_4
         if hidden <= 2047:
             if rows >= 2:
+                if rows >= 128:
+                    if hidden <= 512:
+                        return ROW_WARPS_1
+                    return ROW_WARPS_4
+                if hidden <= 1023:
+                    return ROW_WARPS_4
                 return ROW_WARPS_8
             return ROW_WARPS_4
-        if rows >= 20:
-            return ROW_WARPS_4
-        return PARTS_WARPS_8_PER_SM_2
-    if hidden <= 16384:
-        if rows >= 8:
-            if rows >= 32:
-                if hidden <= 4096:
-                    if rows >= 512:
-                        if rows >= 4096:
-                            return SPLIT_2048_WARPS_8
-                        if hidden <= 4095:
-                            return ROW_WARPS_4
-                        return BLOCK_ROW_16_WARPS_4
-                    return ROW_WARPS_8
-                if rows >= 10240:
-                    return SPLIT_4096_WARPS_16
-                if hidden <= 8191:
-                    if rows >= 512:
-                        return PARTS_WARPS_8_PER_SM_2
-                    return BLOCK_ROW_16_WARPS_4
-                if hidden <= 8192:
-                    if rows >= 256:
-                        if rows >= 2048:
-                            return SPLIT_4096_WARPS_16
-                        return BLOCK_ROW_16_WARPS_4
-                    return ROW_WARPS_16
-                return ROW_WARPS_16
-            return PARTS_WARPS_16_PER_SM_1
+        if hidden <= 2048:
+            if rows >= 20:
+                return ROW_WARPS_4
+            return PARTS_WARPS_8_PER_SM_2
+        if rows >= 32:
+            return ROW_WARPS_8
         if hidden <= 4095:
             return PARTS_WARPS_16_PER_SM_1
-        if hidden <= 8191:
-            return PARTS_WARPS_8_PER_SM_2
+        return PARTS_WARPS_8_PER_SM_2
+    if hidden <= 8191:
+        if rows >= 8:
+            if rows >= 32:
+                if rows >= 512:
+                    if rows >= 8192:
+                        return SPLIT_4096_WARPS_16
+                    return PARTS_WARPS_8_PER_SM_2
+                return BLOCK_ROW_16_WARPS_4
+            return PARTS_WARPS_32_PER_SM_1
+        return PARTS_WARPS_8_PER_SM_2
+    if hidden <= 8192:
+        if rows >= 32:
+            if rows >= 384:
+                if rows >= 2048:
+                    return SPLIT_4096_WARPS_16
+                return BLOCK_ROW_16_WARPS_4
+            return ROW_WARPS_32
         return PARTS_WARPS_16_PER_SM_1
-    return SPLIT_4096_WARPS_16
+    if rows >= 50:
+        if rows >= 128:
+            return SPLIT_8192_WARPS_32
+        return ROW_WARPS_32
+    return PARTS_WARPS_32_PER_SM_1
 
 
 TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {
