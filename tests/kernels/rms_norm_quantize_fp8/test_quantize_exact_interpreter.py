@@ -19,10 +19,10 @@ NAN = float("nan")
 
 
 def launches(problem):
-    """Launches of each kind: a row, rows, a fixed grid, chunks, and both ends of the amax."""
+    """Launches of each kind: a row, rows, a fixed grid, and chunks."""
     spec = operator(problem.operator)
     kept, _ = candidates(spec, spec.space("full", problem, TARGET), problem, TARGET)
-    kinds = {(c.config.schedule, c.config.amax): c.launch for c in kept}
+    kinds = {c.config.schedule: c.launch for c in kept}
     return spec, list(kinds.values())
 
 
