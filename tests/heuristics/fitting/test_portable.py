@@ -37,7 +37,7 @@ def illegal(key: Key, tree: Tree) -> set[tuple[str, Config]]:
 
 
 def fitted(portable: bool) -> Table:
-    return normtune.fit(recording=RECORDING, operators=BACKWARD, leaves=4, baseline="none", portable=portable)
+    return normtune.fit(recording=RECORDING, operators=BACKWARD, leaves=8, baseline="none", portable=portable)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_a_portable_table_says_so_and_is_fitted_again(tables: tuple[Table, Table
     tables[0].save(path)
     header = locate.load(path).header
     assert header.portable and header.label == "NVIDIA H200"
-    assert header.regenerate.endswith("--leaves 4 --baseline none --portable --out portable.py")
+    assert header.regenerate.endswith("--leaves 8 --baseline none --portable --out portable.py")
     assert header.lines_named("Device") == (
         "NVIDIA H200, sm_90, 132 SMs; portable: each config is legal on every known target of the vendor",
     )
