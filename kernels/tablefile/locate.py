@@ -5,7 +5,8 @@ whether it was made for that GPU. Imports neither numpy nor pandas, because disp
 
 The order is: the file in NORMTUNE_TABLE; the table that the user installed for the GPU; the shipped tables of the same
 name and number of multiprocessors, one per family of operators; those of other GPUs of the target, the nearest number
-of multiprocessors first; the portable ones. `selection` says where each of them answers.
+of multiprocessors and then most words of the name first; the portable ones. `selection` says where each of them
+answers.
 """
 
 import os
@@ -71,9 +72,10 @@ def unnamed(name: str, target: str, sms: int) -> TableSelection:
     """
     made_for = plain_name(name), sms
 
-    def rank(entry: tuple[Path, Header]) -> tuple[bool, bool, int, str]:
+    def rank(entry: tuple[Path, Header]) -> tuple[bool, bool, int, int, str]:
         _, header = entry
-        return header.portable, (header.gpu, header.sms) != made_for, abs(header.sms - sms), header.gpu
+        alike = len({*header.gpu.split()} & {*made_for[0].split()})
+        return header.portable, (header.gpu, header.sms) != made_for, abs(header.sms - sms), -alike, header.gpu
 
     usable = [(path, header) for path, header in shipped().items() if header.portable or header.target == target]
     ranked = sorted(usable, key=rank)

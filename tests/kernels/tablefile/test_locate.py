@@ -70,7 +70,8 @@ def test_the_shipped_table_of_the_same_name_and_sms_is_exact() -> None:
     [
         (("NVIDIA H200", "sm_90", 66), "NVIDIA H20"),
         (("NVIDIA H20", "sm_90", 132), "NVIDIA GH200"),
-        (("NVIDIA H100 NVL", "sm_90", 132), "NVIDIA GH200"),
+        (("NVIDIA H200 NVL", "sm_90", 132), "NVIDIA H200"),
+        (("NVIDIA GH200 480GB", "sm_90", 132), "NVIDIA GH200"),
         (("NVIDIA H100 PCIe", "sm_90", 114), "NVIDIA GH200"),
         (("NVIDIA A30", "sm_80", 56), "NVIDIA A100"),
     ],
