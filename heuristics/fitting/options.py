@@ -75,7 +75,9 @@ class FitKeywords:
         doc="Also fit functions that give a row the same bits in every batch.",
     )
     portable: bool = option(
-        "Choose only configs that are legal on every GPU whose limits normtune knows.", default=False, before="install"
+        "Choose only configs that are legal on every GPU of this vendor whose limits normtune knows.",
+        default=False,
+        before="install",
     )
     regime: str = option("Fit times measured cold, warm or eager.", default=COLD, before="install")
     device: str | None = option(DEVICE_HELP, "NAME", before="install", doc=DEVICE_DOC)

@@ -24,7 +24,8 @@ from normtune.kernels.tablefile.header import UNPAIRED
 from normtune.kernels.target import plain_letters, target_for
 from normtune.results.evidence import Evidence
 
-MODULE, TRITON_CONFIGS = FORMATS = ("module", "triton-configs")
+MODULE = "module"
+FORMATS = MODULE, "triton-configs"
 _NONE = 1 << 31
 
 
