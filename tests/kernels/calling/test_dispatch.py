@@ -72,7 +72,7 @@ def test_knobs_of_another_kind_give_the_default_config(gpu, tmp_path):
         ("NVIDIA GeForce RTX 5060 Ti", TARGETS["sm_120"], "portable", "portable table of NVIDIA H200"),
         ("AMD Instinct MI300X", TARGETS["gfx942"], "portable", "portable table of NVIDIA H200"),
         ("NVIDIA H20", H200._replace(sms=78), "nvidia_h100_80gb_hbm3", "table of NVIDIA H100 80GB HBM3"),
-        ("NVIDIA H200 NVL", H200, "nvidia_h100_80gb_hbm3", "table of NVIDIA H100 80GB HBM3"),
+        ("NVIDIA H200 NVL", H200, "nvidia_h200", "table of NVIDIA H200"),
     ],
 )
 def test_an_unmeasured_gpu_gets_the_table_of_another_and_one_warning(gpu, name, target, stem, named):
