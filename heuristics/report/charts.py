@@ -292,7 +292,7 @@ def _spec(*layers: alt.Chart, height: Any = HEIGHT) -> Spec:
         if len(layers) > 1
         else layers[0]
     )
-    spec: Spec = chart.properties(width="container", height=height).to_dict()
+    spec: Spec = chart.properties(width="container", height=height).to_dict(validate=False)
     return spec
 
 

@@ -25,7 +25,7 @@ def loss(spaces, disturbances, voids=True):
     return held(found, spaces), of_rounds(device.counts)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_best_configs_are_found_under_each_disturbance_and_without_void_rounds_they_are_not(spaces):
     calm, told = loss(spaces, CASES["undisturbed"])
     assert told == {}

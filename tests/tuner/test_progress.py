@@ -200,7 +200,7 @@ def test_a_log_hears_of_slow_compiles_and_slow_problems(capsys, monkeypatch):
     for second in range(100, 200):
         now[0] = float(second)
         shown.compiling(100, 100)
-        measured(shown, summary, SMALL, {FAST: ok(2000)}, left=10_000)
+        measured(shown, summary, SMALL, {FAST: ok(2000)}, left=300)
     assert 3 <= len(capsys.readouterr().out.splitlines()) <= 4
 
 

@@ -42,6 +42,7 @@ def test_the_list_is_what_the_script_draws_and_has_no_hidden_size_that_was_measu
     assert not sizes & {hidden for known in (*GRIDS.values(), earlier) for _, hidden in known}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpu", "name", "timed", "mean", "worst"),
     [

@@ -486,7 +486,9 @@ def test_a_spec_reads_texts_of_other_knobs() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["softmax", "layer_norm", pytest.param("matmul", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["softmax", *(pytest.param(name, marks=pytest.mark.slow) for name in ("layer_norm", "matmul"))]
+)
 def test_the_tables_of_the_examples_are_those_of_their_sweeps(name) -> None:
     table = EXAMPLES / f"{name}_h200.py"
     done = main("check", "--load", EXAMPLES / f"{name}.py", table)

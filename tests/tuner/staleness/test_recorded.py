@@ -101,7 +101,7 @@ def test_digests_of_another_recording_are_none_and_damaged_ones_an_error(known):
         read("made-up", known)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_digests_of_the_shipped_recording_are_those_of_the_present_kernels():
     # Not by `difference` alone, which compares no code while sources and launches are the recorded ones.
     evidence = load_recording("nvidia-h200", None)
