@@ -4,7 +4,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import altair as alt
 import pytest
+from altair.utils.schemapi import SchemaValidationError
 
 import normtune
 from normtune.heuristics.api.report import Report
@@ -51,6 +53,15 @@ def test_it_needs_nothing_but_itself_and_works_by_keyboard(made: Report) -> None
         buttons = page.all("input", type="radio", name=name)
         assert len(buttons) == count and sum("checked" in found for found in buttons) == 1
     assert [found["id"] for found in page.all("select")] == ["side", "rival", "shape"]
+
+
+def test_each_chart_is_one_of_vega_lite(made: Report) -> None:
+    specs = parsed(made.page()).data["specs"]
+    assert specs.keys() == {"map", "samples", "seconds", *charts.MEASURES}
+    for spec in specs.values():
+        alt.Chart.from_dict(spec)
+    with pytest.raises(SchemaValidationError):
+        alt.Chart.from_dict(specs["map"] | {"layer": 1})
 
 
 def test_names_of_others_are_text(made: Report) -> None:
