@@ -88,7 +88,7 @@ bench-strategies: export OMP_NUM_THREADS := 1
 bench-strategies:
 	@test -d "$(HUB)" || { echo "make bench-strategies: HUB is '$(HUB)', expected a folder with T4 files of benchmark_hub" >&2; exit 1; }
 	@$(MAKE) --silent $(VENV)/.strategies
-	$(BIN)/python benchmarks/racing.py $(HUB)
+	$(BIN)/python benchmarks/racing.py
 	$(BIN)/python benchmarks/strategies.py $(HUB)
 	$(BIN)/python benchmarks/landscapes.py
 	$(BIN)/python benchmarks/plane.py

@@ -7,8 +7,9 @@ commands import heavy libraries inside of functions, so that `--help` is fast.
 
 import errno
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from normtune import __version__
-from normtune.errors import NormtuneError, OutputClosed, Terminated
+from normtune.errors import DataWarning, NormtuneError, OutputClosed, Terminated
 from normtune.heuristics.commands.diff import diff
 from normtune.heuristics.commands.fit import fit
 from normtune.heuristics.commands.lookup import lookup
@@ -38,12 +39,29 @@ INTERRUPTED = (
 TERMINATED = INTERRUPTED.replace("interrupted", "terminated")
 
 
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Print each `DataWarning` of the block on stderr."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if category is DataWarning:
+            say(f"normtune: warning: {message}", error=True)
+        else:
+            usual(message, category, *place, **more)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DataWarning)
+        warnings.showwarning = show
+        yield
+
+
 class Typed(TyperGroup):
-    """The group of commands, whose errors name options."""
+    """The group of commands, whose errors name options and whose warnings are lines."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        with typed():
+        with typed(), _warnings_as_lines():
             return super().invoke(ctx)
 
 

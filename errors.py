@@ -27,6 +27,10 @@ class OutputClosed(BaseException):
     """
 
 
+class DataWarning(UserWarning):
+    """Stored measurements are left out or in doubt; the command line prints the text as a line on stderr."""
+
+
 def shortened(text: str, most: int = 60) -> str:
     """The first characters of an untrusted text, for a message."""
     return text if len(text) <= most else text[:most] + "..."

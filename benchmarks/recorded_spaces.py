@@ -96,10 +96,7 @@ def space_of(recorded_space: RecordedSpace, configs: list[Config] | None = None,
     chosen = recorded_space.configs if configs is None else configs
     timed = {config: one for config, one in recorded_space.timed.items() if config in set(chosen)}
     blocks = {config: one.nanoseconds.reshape(-1, ROUNDS_PER_BLOCK) for config, one in timed.items()}
-    seconds = {
-        config: one.overhead for part in (recorded_space.timed, recorded_space.failed) for config, one in part.items()
-    }
-    overhead = {config: seconds[config] for config in chosen}
+    overhead = {config: recorded_space.overhead[config] for config in chosen}
     return Space(task_of(Problem.of(recorded_space.name, rows, 1, "float32"), chosen), blocks, overhead)
 
 

@@ -31,7 +31,7 @@ REACHED = {
     "check_on_device": ("tuner.checking.api:DeviceCheck", "tuner.checking.verdict:Judgement"),
     "diff": ("heuristics.api.diff:Diff", "heuristics.api.diff:DeviceDiff"),
     "doctor": ("tuner.doctor.checks:Finding",),
-    "export_data": ("results.exchange.transfer:Exported",),
+    "export_data": ("results.api:Exported",),
     "merge_data": ("results.merge:Merged",),
     "load_table": ("kernels.tablefile.locate:LoadedTable",),
     "report": ("heuristics.report.function_data:DeviceReport", "heuristics.report.function_data:FunctionData"),

@@ -1,25 +1,44 @@
 """`normtune data` for Python.
 
-In: measurements, files. Out: a frame of counts, files, or more measurements in a store. `exchange` does the work;
-nothing is printed.
+In: measurements, files. Out: a frame of counts, files, or more measurements in a store. Paths are checked before
+anything is read. Nothing is printed.
 """
 
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
+from normtune.errors import UsageError
 from normtune.kernels.arguments import checked
 from normtune.results.database.store import Store
 from normtune.results.elsewhere import Columns, Elsewhere
-from normtune.results.exchange import transfer
-from normtune.results.exchange.transfer import Exported
+from normtune.results.evidence import Evidence
+from normtune.results.exchange.parquet_csv import check_export, writer_of
+from normtune.results.exchange.recording import check_folder, write_recording
 from normtune.results.merge import Merged, merged
 from normtune.results.options import as_names
 from normtune.results.overview import COLUMNS, overview
-from normtune.results.regimes import COLD
+from normtune.results.regimes import COLD, check_regime, in_regime
 from normtune.results.source import Keys, Measured, counted, taken
+
+
+class Exported(NamedTuple):
+    """Result of an export.
+
+    Attributes:
+        paths: the files.
+        evidence: the exported measurements; a recording has only those with the newest kernels of each operator.
+        left_out: number of measurements in other regimes.
+        regimes: names of these regimes.
+    """
+
+    paths: tuple[Path, ...]
+    evidence: Evidence
+    left_out: int
+    regimes: tuple[str, ...]
 
 
 @checked
@@ -65,9 +84,12 @@ def export_data(
         UsageError: the file has another ending or must not be overwritten, or there are no such measurements.
         NormtuneError: the store cannot be read, or the file cannot be written.
     """
-    return transfer.export_file(
-        lambda: Keys(operators=operators, dtypes=dtypes).of(taken(data, None, None)), Path(path), regime
-    )
+    file = Path(path)
+    write = writer_of(file)
+    check_export(file)
+    exported = _selected(data, Keys(operators=operators, dtypes=dtypes), regime)
+    write(exported.evidence, file)
+    return exported._replace(paths=(file,))
 
 
 @checked
@@ -96,8 +118,21 @@ def export_recording(
             is of another program, or the measurements are none, of several devices or of a replay.
         NormtuneError: the store cannot be read, or a file would be too large or cannot be written.
     """
-    keys = Keys(operators=operators, dtypes=dtypes)
-    return transfer.export_recording(lambda: keys.of(taken(data, None, None)), name, Path(folder), regime)
+    check_folder(Path(folder))
+    exported = _selected(data, Keys(operators=operators, dtypes=dtypes), regime)
+    return exported._replace(paths=tuple(write_recording(exported.evidence, name, Path(folder))))
+
+
+def _selected(data: Measured, keys: Keys, regime: str | None) -> Exported:
+    """The measurements of one regime, None for all, and what is left out."""
+    if regime is not None:
+        check_regime(regime)
+    whole = keys.of(taken(data, None, None))
+    evidence = in_regime(whole, regime, "the store")
+    if evidence.frame.empty:
+        raise UsageError("there are no measurements to export: sweep first")
+    left_out = len(whole.frame) - len(evidence.frame)
+    return Exported((), evidence, left_out, tuple(name for name in whole.regimes() if left_out and name != regime))
 
 
 @checked

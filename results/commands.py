@@ -25,8 +25,6 @@ from normtune.results.terminal import say
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from normtune.results.evidence import Evidence
-
 app = typer.Typer(help="List, export, merge and set aside measurements.", no_args_is_help=True)
 
 # The value of `--regime` that stands for all regimes.
@@ -108,8 +106,8 @@ def list_(
 ) -> None:
     """Print what a store holds, by device, operator and dtype; of over 20 devices, a line each."""
     from normtune.results.overview import overview
-    from normtune.results.runs import MEASURER
-    from normtune.results.source import counted, listed_runs, on_stderr
+    from normtune.results.runs import measurer
+    from normtune.results.source import counted, listed_runs
     from normtune.results.terminal import console, printable, say_json
 
     if runs:
@@ -120,10 +118,10 @@ def list_(
                 "device": run.device.label,
                 "regime": run.regime,
                 "strategy": UNPAIRED if run.is_unpaired else run.protocol.get("strategy", "unknown strategy"),
-                "measurer": run.protocol.get(MEASURER),
+                "measurer": None if run.is_unpaired else measurer(run.device) or None,
                 "set_aside": run.protocol.get("dropped"),
             }
-            for run in listed_runs(store, device, on_stderr)
+            for run in listed_runs(store, device)
         ]
         if as_json:
             say_json({"runs": listed})
@@ -133,7 +131,7 @@ def list_(
             told = f"{one['device']}, {one['regime']}, {one['strategy']}{who}{aside}"
             say(f"{one['id']}  {one['started']}  {told}")
         return
-    counts = overview(counted(store, warn=on_stderr, device=device))
+    counts = overview(counted(store, device=device))
     if as_json:
         say_json({"measurements": counts})
         return
@@ -170,19 +168,15 @@ def export(
     **chosen: Any,
 ) -> None:
     """Write measurements as Parquet (to import or to fit elsewhere), as CSV (a line per sample), or as a recording."""
-    from normtune.results.exchange.transfer import export_file, export_recording
-    from normtune.results.source import on_stderr, taken
-
-    def load() -> "Evidence":
-        return Keys(**chosen).of(taken(store, None, None, on_stderr))
+    from normtune.results.api import export_data, export_recording
 
     wanted = None if regime == _ALL else regime
     if recording is None:
-        result = export_file(load, out, wanted)
+        result = export_data(out, store, regime=wanted, **chosen)
         runs = f"{len(result.evidence.runs)} run{'s' * (len(result.evidence.runs) != 1)}"
         lines = [f"{out}: {len(result.evidence.frame)} measurements of {runs}, {result.evidence.digest()}"]
     else:
-        result = export_recording(load, recording, out, wanted)
+        result = export_recording(recording, out, store, regime=wanted, **chosen)
         lines = [f"{path}: {path.stat().st_size} bytes" for path in result.paths]
     if result.left_out:
         others = ", ".join(result.regimes)

@@ -2,13 +2,10 @@
 
 import hashlib
 import json
-import platform
 import re
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
-from uuid import getnode
 
 from normtune.kernels.tablefile.locate import slug
 from normtune.results.records import REPLAY_PREFIX, Device, Run
@@ -17,10 +14,7 @@ from normtune.results.records import REPLAY_PREFIX, Device, Run
 # aside or taken back, and, beside the key of a finished request, the sum of these numbers over all runs at that time.
 # A request is finished only as long as this sum is the same, because it may have relied on what was set aside since.
 DROPPED, DROPS, FINISHED, FINISHED_AT = OF_STORE = ("dropped", "drops", "finished", "finished_at")
-# Entry of a protocol: a hash of the GPU and host that measured, equal for all their runs; outside of its store it is
-# salted as the uuid is.
-MEASURER = "measurer"
-# Prefix of the uuid of a device, and of a measurer, outside of its store.
+# Prefix of the uuid of a device outside of its store.
 _HASHED = "hash:"
 # Dates that sort as texts in the order of time; hours may be missing.
 _STARTED = re.compile(
@@ -84,36 +78,23 @@ def ahead(runs: Iterable[Run]) -> list[Run]:
 
 
 def anonymous(run: Run) -> Run:
-    """The run without the identifiers of its GPU and host, which files and tables must not reveal.
+    """The run without the identifier of its GPU, which files and tables must not reveal.
 
-    They are replaced by hashes that are salted with the run's random id, so that two files do not show that the same
-    GPU measured both. A replay keeps its name, and of an unpaired run no identifier is known.
+    It is replaced by a hash that is salted with the run's random id, so that two files do not show that the same GPU
+    measured both. A replay keeps its name, and of an unpaired run no identifier is known.
     """
-    if run.is_unpaired or run.device.uuid.startswith(REPLAY_PREFIX):
+    if run.is_unpaired or run.device.uuid.startswith((REPLAY_PREFIX, _HASHED)):
         return run
-    protocol = run.protocol
-    if MEASURER in protocol:
-        protocol = protocol | {MEASURER: _salted(run, str(protocol[MEASURER]))}
-    return run._replace(device=run.device._replace(uuid=_salted(run, run.device.uuid)), protocol=protocol)
-
-
-def _salted(run: Run, text: str) -> str:
-    if text.startswith(_HASHED):
-        return text
-    return _HASHED + hashlib.blake2b(f"{run.id} {text}".encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    text = f"{run.id} {run.device.uuid}".encode("utf-8", "surrogateescape")
+    hashed = _HASHED + hashlib.blake2b(text, digest_size=16).hexdigest()
+    return run._replace(device=run.device._replace(uuid=hashed))
 
 
 def measurer(device: Device) -> str:
-    """Who measures: a hash of a GPU of this host and of the host, which names neither. A replay has none."""
+    """Who measured: a hash of the GPU's identifier, equal for all runs of a store by this GPU. A replay has none."""
     if device.uuid.startswith(REPLAY_PREFIX):
         return ""
-    try:
-        machine = Path("/etc/machine-id").read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        machine = f"{getnode():x}"
-    # Containers of one image share the machine's id, and not the host's name. Nobody guesses the uuid.
-    told = f"{device.uuid} {platform.node()} {machine}"
-    return hashlib.blake2b(told.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+    return hashlib.blake2b(device.uuid.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
 def check_same(stored: Run, other: Run) -> None:
@@ -156,10 +137,6 @@ def joined_protocol(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[st
     mark = max(both, key=lambda part: (part.get(FINISHED_AT, -1), part.get(FINISHED, "")))
     entries = {name: aside[name] for name in (DROPPED, DROPS) if name in aside}
     entries |= {name: mark[name] for name in (FINISHED, FINISHED_AT) if name in mark}
-    # That of the store in which it was measured, if it is one of these.
-    measurers = [str(part[MEASURER]) for part in both if MEASURER in part]
-    if measurers:
-        entries[MEASURER] = min(measurers, key=lambda text: (text.startswith(_HASHED), text))
     return told | entries
 
 
@@ -170,7 +147,7 @@ def without_store(protocol: Mapping[str, Any]) -> dict[str, Any]:
 
 def _told(protocol: Mapping[str, Any]) -> tuple[int, str]:
     """Order of what sweeps wrote."""
-    written = {name: value for name, value in without_store(protocol).items() if name != MEASURER}
+    written = without_store(protocol)
     return len(written), json.dumps(written, sort_keys=True)
 
 

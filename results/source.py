@@ -6,13 +6,13 @@ Out: `Evidence`, or an error that names the option.
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-from normtune.errors import NormtuneError, UsageError
+from normtune.errors import DataWarning, NormtuneError, UsageError
 from normtune.results.options import DEVICE_DOC, DEVICE_HELP, as_names, option
 from normtune.results.regimes import COLD, check_others, check_regime, in_regime, narrowed
 from normtune.results.terminal import say
@@ -32,7 +32,6 @@ NOTHING = "there are no measurements yet: sweep first"
 # The measurements as an argument of a Python function: evidence, or a store, open or by its file or URL; None for the
 # default store.
 Measured: TypeAlias = Union["Evidence", "Store", str, "os.PathLike[str]", None]
-Warn = Callable[[str], None]
 
 
 def on_stderr(text: str) -> None:
@@ -85,29 +84,23 @@ class Selection(Keys):
     regime: str = option("Only times measured cold, warm or eager.", default=COLD)
     device: str | None = option(DEVICE_HELP, "NAME", doc=DEVICE_DOC)
 
-    def load(self, data: Measured, warn: "Warn | None" = None) -> "Evidence":
+    def load(self, data: Measured) -> "Evidence":
         """The selected measurements, as in `taken`."""
-        return self.of(taken(data, self.recording, self.regime, warn, self.device))
-
-
-def _as_warning(text: str) -> None:
-    warnings.warn(text, stacklevel=2)
+        return self.of(taken(data, self.recording, self.regime, self.device))
 
 
 def taken(
     data: Measured,
     recording: str | None = None,
     regime: str | None = COLD,
-    warn: "Warn | None" = None,
     device: str | None = None,
 ) -> "Evidence":
-    """The measurements of one regime; of a store, nothing else is read.
+    """The measurements of one regime; of a store, nothing else is read. A `DataWarning` tells of damaged ones.
 
     Args:
         data: as in `Measured`; a text may also name a Parquet file of measurements.
         recording: name of a recording, instead of data.
         regime: a name of `REGIMES`; None for all.
-        warn: takes a line about measurements that are left out; None for a `warnings.warn`.
         device: only measurements of this GPU, by its label; None for all.
 
     Raises:
@@ -117,10 +110,10 @@ def taken(
     """
     if regime is not None:
         check_regime(regime)
-    warn, data = warn or _as_warning, _named(data, recording)
+    data = _named(data, recording)
     with _opened(data, recording) as store:
         if store is not None:
-            return _loaded(store, regime, device, warn)
+            return _loaded(store, regime, device)
     evidence, source = _read(data, recording)
     if device is not None:
         evidence = on_device(evidence, device)
@@ -197,56 +190,54 @@ def is_parquet(store: str | None) -> bool:
     return store is not None and store.endswith(".parquet") and "://" not in store
 
 
-def counted(
-    data: Measured, recording: str | None = None, warn: "Warn | None" = None, device: str | None = None
-) -> "list[Counted]":
+def counted(data: Measured, recording: str | None = None, device: str | None = None) -> "list[Counted]":
     """The numbers of measurements, those of damaged ones included. Arguments and errors as `taken`."""
-    warn, data = warn or _as_warning, _named(data, recording)
+    data = _named(data, recording)
     with _opened(data, recording) as store:
         if store is None:
             counts = _read(data, recording)[0].counts()
         else:
             counts = store.counts()
-            warn_of_runs(store, warn)
+            _warn_of_runs(store)
     if device is not None:
         _check_device(device, (one.run.device.label for one in counts))
     return [one for one in counts if device in (None, one.run.device.label)]
 
 
-def listed_runs(data: Measured, device: str | None = None, warn: "Warn | None" = None) -> "list[Run]":
+def listed_runs(data: Measured, device: str | None = None) -> "list[Run]":
     """The runs, of a store those that were set aside as well. Arguments and errors as `taken`."""
-    warn, data = warn or _as_warning, _named(data, None)
+    data = _named(data, None)
     with _opened(data, None) as store:
         if store is None:
             runs = [*_read(data, None)[0].runs]
         else:
             runs = store.runs(dropped=True)
-            warn_of_runs(store, warn)
+            _warn_of_runs(store)
     if device is not None:
         _check_device(device, (run.device.label for run in runs))
     return [run for run in runs if device in (None, run.device.label)]
 
 
-def _loaded(store: "Store", regime: str | None, device: str | None, warn: Warn) -> "Evidence":
+def _loaded(store: "Store", regime: str | None, device: str | None) -> "Evidence":
     runs = store.runs()
     if device is not None:
         _check_device(device, (run.device.label for run in runs))
     evidence = store.load(devices=None if device is None else [device], regime=regime)
-    warn_of_damage(store.damage, warn)
-    warn_of_runs(store, warn)
+    warn_of_damage(store.damage)
+    _warn_of_runs(store)
     if regime is not None and evidence.frame.empty:
         counts = (one.run for one in store.counts() if device in (None, one.run.device.label))
         check_others((run.regime for run in counts), regime, "the store")
     return evidence
 
 
-def warn_of_damage(damage: str, warn: Warn = on_stderr) -> None:
-    """Report damaged measurements; `damage` is the line of `Store.damage`, possibly empty."""
+def warn_of_damage(damage: str) -> None:
+    """Warn of damaged measurements; `damage` is the line of `Store.damage`, possibly empty."""
     if damage:
-        warn(f"warning: {damage}; a sweep over their problems measures them again")
+        warnings.warn(f"{damage}; a sweep over their problems measures them again", DataWarning, stacklevel=2)
 
 
-def warn_of_runs(store: "Store", warn: Warn = on_stderr) -> None:
-    """Report runs of a store that start in the future."""
+def _warn_of_runs(store: "Store") -> None:
+    """Warn of runs of a store that start in the future."""
     if store.ahead:
-        warn(f"warning: {store.ahead}")
+        warnings.warn(store.ahead, DataWarning, stacklevel=2)

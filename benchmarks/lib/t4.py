@@ -20,12 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.errors import NormtuneError, UsageError
+from normtune.errors import NormtuneError, reason_of
 from normtune.kernels.config import Config, Knob, class_of
-from normtune.results.paths import unreadable
 
-# Largest file that is read, unpacked. The hub's largest has 30 MB.
-MOST_BYTES = 1 << 30
 # Seconds per unit of time; the hub's own files write it with one L.
 _UNITS = {
     "nanoseconds": 1e-9,
@@ -36,7 +33,6 @@ _UNITS = {
 }
 # Times of a config besides those of its launches.
 _OVERHEADS = ("compilation", "framework", "validation", "search_algorithm")
-_MOST_CHARACTERS = 200
 
 
 class Recorded(NamedTuple):
@@ -45,24 +41,10 @@ class Recorded(NamedTuple):
     Attributes:
         nanoseconds: int64, the samples in the order they were taken.
         objective: the file's own figure for the config, ns; as a rule the mean of the samples.
-        overhead: seconds of compiling, checking and everything else but the launches.
     """
 
     nanoseconds: NDArray[np.int64]
     objective: float
-    overhead: float
-
-
-class Failed(NamedTuple):
-    """A config that could not be timed.
-
-    Attributes:
-        reason: why, as the file has it: `compile`, `runtime`, `correctness`, ...
-        overhead: seconds spent on it.
-    """
-
-    reason: str
-    overhead: float
 
 
 class RecordedSpace(NamedTuple):
@@ -70,19 +52,17 @@ class RecordedSpace(NamedTuple):
 
     Attributes:
         name: of the file, without its endings.
-        device: as the cache file has it; empty where nothing names it.
-        timed: the configs with samples, ordered.
-        failed: the others, ordered.
+        timed: the configs with samples, ordered; the others failed.
+        overhead: of every config, seconds of compiling, checking and everything else but the launches.
     """
 
     name: str
-    device: str
     timed: Mapping[Config, Recorded]
-    failed: Mapping[Config, Failed]
+    overhead: Mapping[Config, float]
 
     @property
     def configs(self) -> list[Config]:
-        return sorted([*self.timed, *self.failed])
+        return sorted(self.overhead)
 
 
 def is_t4(path: Path) -> bool:
@@ -94,15 +74,24 @@ def read_t4(path: Path) -> RecordedSpace:
     """The recorded space of a T4 file. Where it lacks samples, they are taken from the cache file beside it.
 
     Raises:
-        UsageError: the file does not exist.
         NormtuneError: it cannot be read, is no T4 file, or holds no timed config.
     """
-    document = _document(path)
     try:
-        return _space(path, document)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        why = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise NormtuneError(f"{path} is no T4 file ({why[:_MOST_CHARACTERS]}): expected results of schema 1") from None
+        return _space(path, _document(path))
+    except KeyError as error:
+        reason = f"no {error}"
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        OSError,
+        EOFError,
+        zlib.error,
+    ) as error:
+        reason = reason_of(error)
+    raise NormtuneError(f"{path} is no T4 file ({reason}): expected results of schema 1")
 
 
 def _space(path: Path, document: Any) -> RecordedSpace:
@@ -116,29 +105,25 @@ def _space(path: Path, document: Any) -> RecordedSpace:
     if not isinstance(results, list) or not results:
         raise ValueError("results is no list of configs")
     configs = _configs([result["configuration"] for result in results])
-    cache = _cache(path)
-    samples_of = cache.get("cache", {})
+    samples_of = _cache(path)
     timed: dict[Config, Recorded] = {}
-    failed: dict[Config, Failed] = {}
+    overhead: dict[Config, float] = {}
     for config, result in zip(configs, results, strict=True):
-        if config in timed or config in failed:
+        if config in overhead:
             raise ValueError(f"the config {config.to_json()} is there twice")
         times = result["times"]
-        overhead = _UNITS[unit] * sum(_number(name, times.get(name, 0.0)) for name in _OVERHEADS)
+        overhead[config] = _UNITS[unit] * sum(times.get(name, 0.0) for name in _OVERHEADS)
         if result["invalidity"] != "correct":
-            failed[config] = Failed(str(result["invalidity"]), overhead)
             continue
-        value = _time("the measurement", result["measurements"][0]["value"])
+        value = _time(result["measurements"][0]["value"])
         key = ",".join(str(knob) for knob in result["configuration"].values())
         runtimes = times.get("runtimes") or samples_of.get(key, {}).get("times") or [value]
-        samples = [_time("a runtime", runtime) for runtime in runtimes]
         to_ns = _UNITS[unit] * 1e9
-        nanoseconds = np.maximum(1, np.rint(np.array(samples) * to_ns)).astype(np.int64)
-        timed[config] = Recorded(nanoseconds, value * to_ns, overhead)
+        nanoseconds = np.maximum(1, np.rint(np.array([*map(_time, runtimes)]) * to_ns)).astype(np.int64)
+        timed[config] = Recorded(nanoseconds, value * to_ns)
     if not timed:
         raise ValueError("no config was timed")
-    device = str(cache.get("device_name", ""))
-    return RecordedSpace(_stem(path), device, dict(sorted(timed.items())), dict(sorted(failed.items())))
+    return RecordedSpace(_stem(path), dict(sorted(timed.items())), overhead)
 
 
 def _configs(texts: Sequence[Mapping[str, Any]]) -> list[Config]:
@@ -156,48 +141,23 @@ def _configs(texts: Sequence[Mapping[str, Any]]) -> list[Config]:
 
 
 def _cache(path: Path) -> dict[str, Any]:
-    """The cache file of Kernel Tuner beside a T4 file; empty if there is none."""
-    ending = ".json.gz" if path.name.endswith(".gz") else ".json"
-    beside = path.with_name(_stem(path) + ending)
-    document = _document(beside) if beside != path and beside.is_file() else {}
-    return document if isinstance(document, dict) and isinstance(document.get("cache"), dict) else {}
+    """The entries of Kernel Tuner's cache file beside a T4 file; empty if there is none."""
+    beside = path.with_name(_stem(path) + (".json.gz" if path.name.endswith(".gz") else ".json"))
+    entries: dict[str, Any] = _document(beside)["cache"] if beside != path and beside.is_file() else {}
+    return entries
 
 
 def _document(path: Path) -> Any:
-    """The JSON value of a file.
-
-    Raises:
-        UsageError: it does not exist.
-        NormtuneError: it cannot be read.
-    """
-    if why := unreadable(path):
-        raise UsageError(f"{path} {why}: expected a T4 file, results of an auto-tuner as JSON")
-    try:
-        with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise NormtuneError(f"{path} has over {MOST_BYTES} bytes: split it")
-        return json.loads(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise NormtuneError(f"{path} cannot be read ({error}): see to its permissions, or copy it again") from None
-    except (ValueError, RecursionError) as error:
-        why = " ".join(str(error).split())[:_MOST_CHARACTERS]
-        raise NormtuneError(f"{path} is no JSON file or a damaged one ({why}): copy it again") from None
+    with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
+        return json.load(file)
 
 
 def _stem(path: Path) -> str:
     return path.name.removesuffix(".gz").removesuffix(".json").removesuffix("_T4")
 
 
-def _number(name: str, value: Any) -> float:
+def _time(value: Any) -> float:
     number = float(value)
-    if isinstance(value, str) or not math.isfinite(number) or number < 0:
-        raise ValueError(f"{name} is {str(value)[:40]!r}, expected a time")
-    return number
-
-
-def _time(name: str, value: Any) -> float:
-    number = _number(name, value)
-    if not number:
-        raise ValueError(f"{name} is 0, expected a positive time")
+    if isinstance(value, str) or not 0 < number < math.inf:
+        raise ValueError(f"a time is {str(value)[:40]!r}, expected a positive number")
     return number

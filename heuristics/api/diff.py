@@ -23,7 +23,6 @@ from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.report.notebook import html_of
 from normtune.results.options import keywords_of
 from normtune.results.records import Device
-from normtune.results.source import Warn
 from normtune.results.terminal import printable
 
 if TYPE_CHECKING:
@@ -133,14 +132,9 @@ def diff(request: DiffRequest) -> Diff:
         UsageError: a name is no table or rule, or a requested operator or dtype was not measured.
         NormtuneError: the store cannot be read.
     """
-    return compared(request)
-
-
-def compared(request: DiffRequest, warn: Warn | None = None) -> Diff:
-    """The same as `diff`; `warn` takes a line about measurements that are left out, None warns through Python."""
     contenders = contender(os.fspath(request.first)), contender(os.fspath(request.second))
     weighting = Weighting(os.fspath(request.weights))
-    evidence = request.load(request.data, warn)
+    evidence = request.load(request.data)
 
     def on(device: Device) -> DeviceDiff:
         part = evidence.of(device)

@@ -52,7 +52,7 @@ from normtune.results.evidence import Evidence
 from normtune.results.options import as_names, keywords_of, option
 from normtune.results.records import UNKNOWN_START, Device, Run
 from normtune.results.regimes import in_regime
-from normtune.results.source import NOTHING, Measured, Selection, Warn, data_option
+from normtune.results.source import NOTHING, Measured, Selection, data_option
 
 if TYPE_CHECKING:
     from normtune.heuristics.report.theme import Spec
@@ -178,8 +178,8 @@ def report(request: ReportRequest) -> Report:
     return reported(request)
 
 
-def reported(request: ReportRequest, warn: Warn | None = None, announce: Announce = lambda line: None) -> Report:
-    """As `report`; `warn` as of `Selection.load`, `announce` takes a line before slow work."""
+def reported(request: ReportRequest, announce: Announce = lambda line: None) -> Report:
+    """As `report`; `announce` takes a line before slow work."""
     images.check_extra()
     given = (request.tables,) if isinstance(request.tables, str | os.PathLike) else request.tables
     names = as_names("tables", tuple(os.fspath(name) for name in given))
@@ -191,7 +191,7 @@ def reported(request: ReportRequest, warn: Warn | None = None, announce: Announc
         raise UsageError(f"{names[0]} is a rule: name the table that the report is about before it")
     if sides:
         table = load_table(names[0])
-    evidence = _evidence(request, table, warn)
+    evidence = _evidence(request, table)
     if evidence.frame.empty:
         raise UsageError(NOTHING)
     devices = tuple(_on(evidence.of(device), device, sides, table, announce) for device in evidence.devices())
@@ -209,12 +209,12 @@ def of_fit(fit: Fit, evidence: Evidence) -> Report:
     return Report(f"{_FITTED} on {fit.device.label}", (part,))
 
 
-def _evidence(request: ReportRequest, table: LoadedTable | None, warn: Warn | None) -> Evidence:
+def _evidence(request: ReportRequest, table: LoadedTable | None) -> Evidence:
     if table is None or request.data is not None or request.recording is not None:
-        return request.load(request.data, warn)
+        return request.load(request.data)
     named = named_files.measured(table.header, table.source)
     if named is None:
-        return request.load(None, warn)
+        return request.load(None)
     return request.of(in_regime(named[1], request.regime, named[0]))
 
 

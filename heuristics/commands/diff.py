@@ -11,7 +11,7 @@ import typer
 from normtune.errors import UsageError
 from normtune.heuristics.comparing.options import DiffRequest
 from normtune.results.commands import JsonOption, with_options
-from normtune.results.source import NOTHING, on_stderr
+from normtune.results.source import NOTHING
 from normtune.results.terminal import say
 
 
@@ -39,10 +39,10 @@ def diff(
     """
     if details + markdown + as_json > 1:
         raise UsageError("--details, --markdown and --json are forms of the same output: give one of them")
-    from normtune.heuristics.api.diff import compared
+    from normtune.heuristics.api.diff import diff as compared
     from normtune.results.terminal import console, map_columns, say_json
 
-    result = compared(DiffRequest(first, second, **chosen), on_stderr)
+    result = compared(first, second, **chosen)
     if as_json:
         say_json({"a": result.names[0], "b": result.names[1], "differences": result.frame()})
         return

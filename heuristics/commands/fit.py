@@ -224,10 +224,10 @@ def _source(file: str | None, store: str | None, recording: str | None, elsewher
 
 
 def _measured(source: "Source", options: FitOptions) -> "Evidence":
-    from normtune.results.source import on_device, on_stderr, taken
+    from normtune.results.source import on_device, taken
 
     if source.file is None:
-        return taken(source.store, source.recording, options.regime, on_stderr, options.device)
+        return taken(source.store, source.recording, options.regime, options.device)
     from normtune.results.exchange.foreign_file import read_foreign
     from normtune.results.regimes import in_regime
 

@@ -10,7 +10,7 @@ import typer
 
 from normtune.results.commands import ReadOption, with_options
 from normtune.results.options import parse_number
-from normtune.results.source import Selection, on_stderr
+from normtune.results.source import Selection
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
@@ -90,4 +90,4 @@ def _reported(tables: list[str] | None, store: str | None, chosen: dict[str, Any
     def announce(line: str) -> None:
         say(f"normtune: {line}", error=True)
 
-    return reported(ReportRequest(tuple(tables or ()), store, **chosen), on_stderr, announce)
+    return reported(ReportRequest(tuple(tables or ()), store, **chosen), announce)

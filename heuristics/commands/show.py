@@ -15,7 +15,7 @@ from normtune.kernels.problem import AXES, axes_of
 from normtune.results.commands import JsonOption, ReadOption, with_options
 from normtune.results.options import parse_number
 from normtune.results.regimes import COLD, check_regime
-from normtune.results.source import NOTHING, Selection, on_stderr
+from normtune.results.source import NOTHING, Selection
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def show(
     from normtune.results.terminal import say_json
 
     loaded = load_table(table) if table else None
-    evidence = selection.load(store, on_stderr)
+    evidence = selection.load(store)
     if listed and as_json:
         say_json({"measurements": listed_of(evidence, sort, most)})
     elif listed:

@@ -34,7 +34,6 @@ from normtune.results.regimes import COLD
 from normtune.results.runs import (
     DROPPED,
     DROPS,
-    MEASURER,
     ahead,
     anonymous,
     check_joining,
@@ -144,7 +143,7 @@ class Store:
             stored = {other.id: other.protocol for _, other in stored_runs(connection)}
             if run.id not in stored:
                 raise ValueError(f"run {run.id!r} is not known: begin_run comes first")
-            kept = {name: value for name, value in stored[run.id].items() if name in (DROPPED, DROPS, MEASURER)}
+            kept = {name: value for name, value in stored[run.id].items() if name in (DROPPED, DROPS)}
             protocol = marked(run.protocol | kept, sum(map(drops, stored.values())))
             writing.write_protocol(connection, run._replace(protocol=protocol))
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 import keyword
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,28 +21,15 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, find
 from normtune.kernels.problem import BUFFER_ITEMSIZE, Problem
 from normtune.kernels.undeclared import undeclared
-from normtune.results.columns import one_line
 from normtune.results.elsewhere import Columns
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.naming import KNOWN, NEEDED, SAMPLES, Named, dtype_of, named, whole
 from normtune.results.exchange.samples import Rows, samples_of
-from normtune.results.records import UNKNOWN_START, UNPAIRED, Device, Run
+from normtune.results.records import UNKNOWN_START, UNPAIRED, Device, Measurement, Run
 from normtune.results.validate import check_runs
 
 # Texts of booleans, as pandas and JSON write them.
 _BOOLEANS = {"True": 1, "true": 1, "False": 0, "false": 0}
-
-
-class _Coded(NamedTuple):
-    """A value for each row.
-
-    Attributes:
-        codes: the place of each row's value among `values`.
-        values: the distinct ones.
-    """
-
-    codes: NDArray[np.int64]
-    values: list[Any]
 
 
 def evidence_of(
@@ -96,41 +83,37 @@ def evidence_in(given: Rows, device: Device, columns: Columns, operators: Sequen
     in_file = {Key.parse(name, "").operator for name in dict.fromkeys(names)}
     specs = {name: find(name) or undeclared(name, Config, tuple(BUFFER_ITEMSIZE)) for name in in_file}
     shapes = (frame[axis].tolist() for axis in NEEDED[2:])
-    problems = _each_once(
+    problems: list[Problem] = _converted(
         zip(names, variants, dtypes, *shapes, strict=True), lambda value, place: _problem(value, specs, rows.row(place))
     )
-    by_code = [specs[problem.operator] for problem in problems.values]
-    configs, knobs = _configs(rows, of, columns, [by_code[code] for code in problems.codes.tolist()])
-    texts = {
-        "run": _texts(frame, "run", "1"),
-        "fingerprint": _texts(frame, "fingerprint", UNKNOWN),
-        "status": _texts(frame, "status", "ok"),
-        "reason": _texts(frame, "reason", "unknown"),
-    }
-    run_codes, run_names = pd.factorize(np.array(texts["run"], object))
-    cells = (problems.codes * len(configs.values) + configs.codes) * len(run_names) + run_codes
-    is_ok = np.array([status == "ok" for status in texts["status"]])
+    configs, knobs = _configs(rows, of, columns, [specs[problem.operator] for problem in problems])
+    runs, fingerprints = _texts(frame, "run", "1"), _texts(frame, "fingerprint", UNKNOWN)
+    statuses, reasons = _texts(frame, "status", "ok"), _texts(frame, "reason", "unknown")
+    is_ok = np.array([status == "ok" for status in statuses])
+    # Configs of two classes may be equal.
+    keys = zip(problems, map(type, configs), configs, runs, strict=True)
+    cells, _ = pd.factorize(np.fromiter(keys, object, len(frame)))
     _check_pooled(rows, knobs, cells, is_ok)
     # A cell of samples is a measurement, and so is a failure; a time is one of the samples of its measurement.
     alone = -1 - np.arange(len(frame))
     measurements, _ = pd.factorize(alone if of.time == SAMPLES else np.where(is_ok, cells, alone))
-    first = np.unique(measurements, return_index=True)[1]
-    by_problem = [problem.columns for problem in problems.values]
-    shape_columns = zip(*(by_problem[code] for code in problems.codes[first].tolist()), strict=True)
-    measured: dict[str, Sequence[Any]] = dict(
-        zip(("operator", "rows", "hidden", "dtype", "variant"), map(list, shape_columns), strict=True)
-    )
-    measured["config"] = [configs.values[code] for code in configs.codes[first].tolist()]
-    measured |= {name: [values[place] for place in first.tolist()] for name, values in texts.items()}
-    measured["reason"] = [
-        "" if status == "ok" else one_line(reason)
-        for status, reason in zip(measured["status"], measured["reason"], strict=True)
+    first = np.unique(measurements, return_index=True)[1].tolist()
+    items = [
+        Measurement(
+            problems[place],
+            configs[place],
+            runs[place],
+            fingerprints[place],
+            statuses[place],
+            "" if is_ok[place] else reasons[place],
+            *times,
+        )
+        for place, times in zip(first, samples_of(rows, of.time, measurements, is_ok), strict=True)
     ]
-    measured |= samples_of(rows, of.time, measurements, is_ok)
-    all_runs = _runs(frame, texts["run"], device)
+    all_runs = _runs(frame, runs, device)
     try:
         check_runs(all_runs)
-        return _identified(measured, all_runs)
+        return _identified(items, all_runs)
     except ValueError as error:
         raise UsageError(f"{rows.source} cannot be fitted: {error}") from None
 
@@ -158,15 +141,12 @@ def _check_pooled(rows: Rows, knobs: set[str], cells: NDArray[np.int64], is_ok: 
             )
 
 
-def _configs(rows: Rows, of: Named, columns: Columns, specs: Sequence[OperatorSpec]) -> tuple[_Coded, set[str]]:
-    """The config of each row as JSON, and the columns that are knobs; `specs` has the operator of each row."""
+def _configs(rows: Rows, of: Named, columns: Columns, specs: Sequence[OperatorSpec]) -> tuple[list[Config], set[str]]:
+    """The config of each row, and the columns that are knobs; `specs` has the operator of each row."""
     frame, by_name = rows.frame, {spec.name: spec for spec in specs}
     if "config" in frame:
         given = zip((spec.name for spec in specs), frame["config"].tolist(), strict=True)
-        of_rows = _each_once(
-            given, lambda value, place: _config(by_name[value[0]], value[1], rows.row(place)).to_json()
-        )
-        return of_rows, set()
+        return _converted(given, lambda value, place: _config(by_name[value[0]], value[1], rows.row(place))), set()
     knobs = {name: [knob for knob in _fields(spec, of) if knob in frame] for name, spec in by_name.items()}
     every = {knob for of_one in knobs.values() for knob in of_one}
     if odd := [name for name in columns if name in of.knobs and name not in every]:
@@ -176,11 +156,11 @@ def _configs(rows: Rows, of: Named, columns: Columns, specs: Sequence[OperatorSp
     cells = {knob: frame[knob].tolist() for knob in every}
     kinds: dict[tuple[str, str], tuple[type, int]] = {}
 
-    def config(value: tuple[str, tuple[tuple[str, Any], ...]], place: int) -> str:
+    def config(value: tuple[str, tuple[tuple[str, Any], ...]], place: int) -> Config:
         name, pairs = value
         spec, row = by_name[name], rows.row(place)
         if spec.kernel_module:
-            return _config(spec, dict(pairs), row).to_json()
+            return _config(spec, dict(pairs), row)
         # A knob that another operator of the file has is empty here.
         knobs = {knob: _knob(knob, cell, row) for knob, cell in pairs if not pd.isna(cell) and cell != ""}
         for knob, cell in knobs.items():
@@ -190,12 +170,12 @@ def _configs(rows: Rows, of: Named, columns: Columns, specs: Sequence[OperatorSp
                     f"{knob} of {row} is {cell!r}, and of {rows.row(first)} a {'number' if kind is int else 'name'}: "
                     "expected either of them in all rows"
                 )
-        return _config(spec, knobs, row).to_json()
+        return _config(spec, knobs, row)
 
     values = (
         (spec.name, tuple((knob, cells[knob][place]) for knob in knobs[spec.name])) for place, spec in enumerate(specs)
     )
-    return _each_once(values, config), every
+    return _converted(values, config), every
 
 
 def _fields(spec: OperatorSpec, of: Named) -> Sequence[str]:
@@ -246,10 +226,9 @@ def _config(spec: OperatorSpec, value: Any, row: str) -> Config:
         ) from None
 
 
-def _each_once(values: Iterable[Any], convert: Callable[[Any, int], Any]) -> _Coded:
+def _converted(values: Iterable[Any], convert: Callable[[Any, int], Any]) -> list[Any]:
     """Convert each value, equal ones once: a file of samples repeats values hundreds of times."""
-    codes: dict[Any, int] = {}
-    distinct: dict[Any, int] = {}
+    results: dict[Any, Any] = {}
     of_rows = []
     for place, value in enumerate(values):
         try:
@@ -257,10 +236,10 @@ def _each_once(values: Iterable[Any], convert: Callable[[Any, int], Any]) -> _Co
             key = value
         except TypeError:  # a list, which `convert` refuses
             key = repr(value)
-        if key not in codes:
-            codes[key] = distinct.setdefault(convert(value, place), len(distinct))
-        of_rows.append(codes[key])
-    return _Coded(np.array(of_rows, np.int64), list(distinct))
+        if key not in results:
+            results[key] = convert(value, place)
+        of_rows.append(results[key])
+    return of_rows
 
 
 def _problem(value: tuple[str, str, str, Any, Any], specs: Mapping[str, OperatorSpec], row: str) -> Problem:
@@ -282,12 +261,12 @@ def _runs(frame: pd.DataFrame, runs: Sequence[str], device: Device) -> list[Run]
     return list(by_id.values())
 
 
-def _identified(measured: Mapping[str, Sequence[Any]], runs: Sequence[Run]) -> Evidence:
+def _identified(items: Sequence[Measurement], runs: Sequence[Run]) -> Evidence:
     """The evidence, with ids of runs that say what was measured: a file has the same in each store, and no other's."""
-    digest = Evidence.from_columns(measured, runs).digest()
+    digest = Evidence.from_measurements(items, runs).digest()
     ids = {run.id: hashlib.sha256(f"{digest} {run.id}".encode()).hexdigest()[:32] for run in runs}
-    return Evidence.from_columns(
-        {**measured, "run": [ids[run] for run in measured["run"]]}, [run._replace(id=ids[run.id]) for run in runs]
+    return Evidence.from_measurements(
+        [item._replace(run=ids[item.run]) for item in items], [run._replace(id=ids[run.id]) for run in runs]
     )
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from normtune.errors import NormtuneError, UsageError, reason_of
 from normtune.results.atomic import replaced
-from normtune.results.columns import TEXTS, flatten, split
+from normtune.results.columns import COLUMNS, TEXTS
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import parquet_file
 from normtune.results.exchange.csv_file import quoted
@@ -31,6 +31,8 @@ FORMAT = 1
 _METADATA = b"normtune"
 _MOST_CSV_HEADER = 10_000
 _ARRAYS = ("rounds", "samples")
+_KINDS = dict.fromkeys(TEXTS, pa.string()) | dict.fromkeys(("rows", "hidden"), pa.int64())
+_KINDS |= dict.fromkeys(_ARRAYS, pa.list_(pa.int32()))
 # Digests of the launched code, null where not known; a file without any digest lacks these columns.
 _CODE = ("launch", "code", "machine_code")
 # Columns before and after the knobs of the configs.
@@ -64,22 +66,11 @@ def writer_of(path: Path) -> Callable[[Evidence, Path], None]:
 def write_table(evidence: Evidence, path: Path | BinaryIO) -> None:
     """Write evidence to a path or an open file, without the checks and the replacement of `write_parquet`."""
     frame = evidence.frame
-    arrays: dict[str, pa.Array] = {}
-    for name in frame.columns:
-        values = frame[name].tolist()
-        if name == "code":
-            if any(values):
-                digests = [code or (None, None, None) for code in values]
-                columns = zip(*digests, strict=True)
-                arrays |= {part: pa.array(column, pa.binary()) for part, column in zip(_CODE, columns, strict=True)}
-        elif name in TEXTS:
-            arrays[name] = pa.array(values, pa.string())
-        elif name in _ARRAYS:
-            lengths, flat = flatten(values)
-            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-            arrays[name] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, pa.int32()))
-        else:
-            arrays[name] = pa.array(values, pa.int64())
+    arrays = {name: pa.array(frame[name].tolist(), _KINDS[name]) for name in COLUMNS if name in _KINDS}
+    codes = frame["code"].tolist()
+    if any(codes):
+        digests = zip(*(code or (None, None, None) for code in codes), strict=True)
+        arrays |= {name: pa.array(column, pa.binary()) for name, column in zip(_CODE, digests, strict=True)}
     table = pa.table(arrays)
     runs = [to_plain(run) for run in evidence.runs]
     text = json.dumps({"format": FORMAT, "runs": runs}, sort_keys=True, separators=(",", ":"))
@@ -126,7 +117,7 @@ def read_parquet(path: Path) -> Evidence:
                 f"{path} has format {str(version)[:20]!r}, this normtune reads {FORMAT}: update normtune"
             )
         table = _read_columns(file, path)
-        columns = {name: _column(table, name) for name in (*TEXTS, "rows", "hidden", *_ARRAYS)}
+        columns = {name: _column(table, name) for name in _KINDS}
         columns["code"] = _codes(table)
         runs = [from_plain(run) for run in head["runs"]]
         check_runs(runs)
@@ -144,9 +135,7 @@ def _damaged(path: Path, error: Exception) -> NormtuneError:
 def _read_columns(file: pq.ParquetFile, path: Path) -> pa.Table:
     """The columns that normtune writes; ValueError if one is missing, there twice, or of another type."""
     schema = file.schema_arrow
-    code = _CODE if set(_CODE) & set(schema.names) else ()
-    expected = {name: pa.string() for name in TEXTS} | {name: pa.int64() for name in ("rows", "hidden")}
-    expected |= {name: pa.list_(pa.int32()) for name in _ARRAYS} | {name: pa.binary() for name in code}
+    expected = _KINDS | (dict.fromkeys(_CODE, pa.binary()) if {*_CODE} & {*schema.names} else {})
     for name, kind in expected.items():
         if schema.names.count(name) != 1:
             raise ValueError(f"there is no column {name}" if name not in schema.names else f"{name} is there twice")
@@ -219,15 +208,9 @@ def _column(table: pa.Table, name: str) -> list[Any]:
         raise ValueError(f"column {name} has nulls")
     if name in TEXTS:
         return _texts(column, name)
-    column = column.combine_chunks()
-    if name in _ARRAYS:
-        if column.flatten().null_count:
-            raise ValueError(f"column {name} has nulls in its lists")
-        return split(
-            column.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64),
-            column.flatten().to_numpy(zero_copy_only=False),
-        )
-    return column.to_pylist()
+    if name in _ARRAYS and any(chunk.flatten().null_count for chunk in column.chunks):
+        raise ValueError(f"column {name} has nulls in its lists")
+    return column.to_numpy().tolist()
 
 
 def _texts(column: pa.ChunkedArray, name: str) -> list[Any]:

@@ -3,7 +3,7 @@
 In: rows, and the column of their times. Out: rounds and samples of each measurement, or an error that names the row.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +41,7 @@ class Rows(NamedTuple):
 
 def samples_of(
     rows: Rows, column: str, measurements: NDArray[np.int64], is_ok: NDArray[np.bool_]
-) -> dict[str, list[NDArray[np.int32]]]:
+) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
     """Rounds and samples of each measurement; `measurements` has that of each row, `column` the times."""
     owners, times = _numbers(rows, column, is_ok, _nanoseconds(UNITS.get(column, 1)))
     round_column = "rounds" if column == SAMPLES else "round"
@@ -64,7 +64,7 @@ def samples_of(
         times, lengths = np.repeat(times, np.repeat(copies, lengths)), lengths * copies
         starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
         rounds = ((np.arange(len(times)) - starts) * ROUNDS_PER_BLOCK).astype(np.int32)
-    return {"rounds": split(lengths, rounds), "samples": split(lengths, times)}
+    return zip(split(lengths, rounds), split(lengths, times), strict=True)
 
 
 def _numbers(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from normtune.benchmarks.lib.t4 import read_t4
-from normtune.errors import NormtuneError, UsageError
+from normtune.errors import NormtuneError
 from normtune.tests.commands import main, one_line
 
 HUB = Path(__file__).parents[1] / "tuner/search/benchmark_hub"
@@ -18,22 +18,21 @@ A100 = HUB / "convolution_milo-A100_T4.json"
 
 def test_a_file_of_the_hub_is_read_with_its_samples_and_costs():
     space = read_t4(HUB / "convolution_milo-W6600_T4.json.gz")
-    assert (space.name, space.device, len(space.timed), len(space.failed)) == ("convolution_milo-W6600", "", 120, 0)
+    assert (space.name, len(space.timed), len(space.configs)) == ("convolution_milo-W6600", 120, 120)
     assert space.configs == sorted(space.timed) and len({type(config) for config in space.configs}) == 1
     assert space.configs[0]._fields[:3] == ("block_size_x", "block_size_y", "tile_size_x")
     assert {len(one.nanoseconds) for one in space.timed.values()} == {32}
     for one in space.timed.values():
         assert one.objective == pytest.approx(one.nanoseconds.mean(), rel=1e-6)
-        assert 0.1 < one.overhead < 60
+    assert all(0.1 < seconds < 60 for seconds in space.overhead.values())
 
 
-def test_samples_and_device_come_from_the_cache_file_beside_it(tmp_path):
+def test_samples_come_from_the_cache_file_beside_it(tmp_path):
     space = read_t4(A100)
-    assert space.device == "NVIDIA A100-PCIE-40GB"
     assert {len(one.nanoseconds) for one in space.timed.values()} == {32}
-    assert [one.reason for one in space.failed.values()] == ["runtime", "runtime"]
+    assert len(space.configs) == len(space.timed) + 2
     alone = read_t4(Path(shutil.copy(A100, tmp_path)))
-    assert (alone.name, alone.device) == ("convolution_milo-A100", "")
+    assert alone.name == "convolution_milo-A100"
     assert {len(one.nanoseconds) for one in alone.timed.values()} == {1}
     assert {c: one.objective for c, one in alone.timed.items()} == {c: one.objective for c, one in space.timed.items()}
 
@@ -63,9 +62,9 @@ def of_first(change):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (lambda document: "", "no JSON file or a damaged one"),
-        (lambda document: json.dumps(document)[:-9], "no JSON file or a damaged one"),
-        (lambda document: "[" * 100_000, "no JSON file or a damaged one"),
+        (lambda document: "", "no T4 file"),
+        (lambda document: json.dumps(document)[:-9], "no T4 file"),
+        (lambda document: "[" * 100_000, "no T4 file"),
         (lambda document: "[1]", "no T4 file"),
         (lambda document: "{}", "no 'schema_version'"),
         (damaged(lambda d: d.update(schema_version="2.0")), "schema_version is '2.0', known is 1"),
@@ -74,10 +73,10 @@ def of_first(change):
         (damaged(lambda d: d["results"].append(d["results"][0])), "is there twice"),
         (of_first(lambda one: one.pop("times")), "no 'times'"),
         (of_first(lambda one: one["configuration"].pop("use_cmem")), "different parameters"),
-        (of_first(lambda one: one["times"].update(runtimes=[1.0, -1.0])), "a runtime is '-1.0'"),
-        (of_first(lambda one: one["times"].update(runtimes=[0.0])), "a runtime is 0"),
-        (of_first(lambda one: one["times"].update(runtimes=["1"])), "a runtime is '1'"),
-        (of_first(lambda one: one["times"].update(runtimes=[1e999])), "a runtime is 'inf'"),
+        (of_first(lambda one: one["times"].update(runtimes=[1.0, -1.0])), "a time is '-1.0'"),
+        (of_first(lambda one: one["times"].update(runtimes=[0.0])), "a time is '0.0'"),
+        (of_first(lambda one: one["times"].update(runtimes=["1"])), "a time is '1'"),
+        (of_first(lambda one: one["times"].update(runtimes=[1e999])), "a time is 'inf'"),
         (of_first(lambda one: one["measurements"][0].update(value="RuntimeFailedConfig")), "could not convert"),
         (damaged(lambda d: d.update(results=d["results"][-2:])), "no config was timed"),
     ],
@@ -93,12 +92,9 @@ def test_a_bad_file_is_refused_in_a_line(tmp_path, text, told):
 def test_a_damaged_archive_and_a_missing_file_are_refused_in_a_line(tmp_path):
     path = tmp_path / "a_T4.json.gz"
     path.write_bytes(gzip.compress(A100.read_bytes())[:-20])
-    with pytest.raises(NormtuneError, match=r"a_T4.json.gz cannot be read"):
-        read_t4(path)
-    with pytest.raises(UsageError, match="does not exist"):
-        read_t4(tmp_path / "none.json")
-    with pytest.raises(UsageError, match="is no regular file"):
-        read_t4(tmp_path)
+    for bad in (path, tmp_path / "none.json", tmp_path):
+        with one_line(NormtuneError, f"{bad} is no T4 file"):
+            read_t4(bad)
 
 
 def test_import_says_why_a_store_takes_no_t4_file_and_makes_none(tmp_path):

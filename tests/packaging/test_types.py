@@ -20,7 +20,7 @@ from normtune import fit, load_table, register, show, show_map, sweep, uninstall
 from normtune.heuristics.api.maps import Maps
 from normtune.heuristics.writing.installing import Installed, Removed
 from normtune.tuner.checking.offline import CheckedTable
-from normtune.results.exchange.transfer import Exported
+from normtune.results.api import Exported
 from normtune.results.merge import Merged
 from normtune.tuner.sweep.api import Sweep
 

@@ -25,7 +25,6 @@ from normtune.kernels.operator import operator
 from normtune.results.database.store import Store
 from normtune.results.parallel.interrupts import shielded
 from normtune.results.records import SEARCHED, Measurement, Outcome, Run
-from normtune.results.runs import MEASURER, measurer
 from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.plan import Plan, Task
 
@@ -110,14 +109,13 @@ class RunWriter:
 
 def new_run(bench: Bench, strategy: str, protocol: Mapping[str, Any] | None = None) -> Run:
     """A run that begins now; its protocol, with further entries, is completed at the end."""
-    who = {MEASURER: name} if (name := measurer(bench.device)) else {}
     return Run(
         id=uuid.uuid4().hex,
         device=bench.device,
         software={"python": platform.python_version(), **bench.software},
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         # A killed sweep leaves only these entries.
-        protocol={"strategy": strategy, "regime": bench.regime, **who, **(protocol or {})},
+        protocol={"strategy": strategy, "regime": bench.regime, **(protocol or {})},
     )
 
 

@@ -16,7 +16,7 @@ from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.records import TimedCode
-from normtune.results.runs import MEASURER, anonymous
+from normtune.results.runs import anonymous, measurer
 from normtune.tests.commands import one_line, succeed
 from normtune.tests.results.conftest import build_measurement, build_run
 from normtune.tests.results.stores import alter, merge
@@ -191,20 +191,19 @@ def test_a_store_that_contradicts_is_refused_whole(tmp_path, make, make_run):
 
 
 def test_who_measured_is_told_apart_in_the_store_and_not_outside(tmp_path, make, make_run):
-    runs = [
-        make_run(number, protocol={"regime": "cold", MEASURER: who}) for number, who in ((1, "a"), (2, "a"), (3, "b"))
-    ]
-    raw = [run._replace(protocol={"regime": "cold", MEASURER: who}) for run, who in zip(runs, "aab", strict=True)]
+    runs = [make_run(number) for number in (1, 2, 3)]
+    runs = [run._replace(device=run.device._replace(uuid=f"GPU-{who}")) for run, who in zip(runs, "aab", strict=True)]
+    told = [measurer(run.device) for run in runs]
+    assert told[0] == told[1] != told[2]
     with Store.open(tmp_path / "a.db") as store:
-        for run in raw:
+        for run in runs:
             store.begin_run(run)
             store.add([make(run=run)])
-            store.update_run(run._replace(protocol={"regime": "cold", "rounds": 1}))  # as a sweep at its end
-        assert [run.protocol[MEASURER] for run in store.runs()] == ["a", "a", "b"]
-        left = [run.protocol[MEASURER] for run in store.load().runs]
-        assert len({*left}) == 3 and all(one.startswith("hash:") for one in left)
+        assert [measurer(run.device) for run in store.runs()] == told
+        outside = [run.device.uuid for run in store.load().runs]
+        assert len({*outside}) == 3 and all(one.startswith("hash:") for one in outside)
         with Store.open(tmp_path / "b.db") as other:
             other.merge(store)
-            assert [run.protocol[MEASURER] for run in other.runs()] == left
+            assert [run.device.uuid for run in other.runs()] == outside
             store.merge(other)
-        assert [run.protocol[MEASURER] for run in store.runs()] == ["a", "a", "b"]
+        assert [measurer(run.device) for run in store.runs()] == told

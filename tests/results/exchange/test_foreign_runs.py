@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from normtune.errors import NormtuneError, UsageError
+from normtune.errors import DataWarning, NormtuneError, UsageError
 from normtune.results.api import export_data, merge_data
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
@@ -14,7 +14,7 @@ from normtune.results.exchange import parquet_file
 from normtune.results.exchange.dataframe import evidence_of
 from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.records import Device
-from normtune.results.source import on_stderr, taken
+from normtune.results.source import taken
 from normtune.results.terminal import console, say
 from normtune.tests.commands import one_line, printed_by, refused, succeed
 from normtune.tests.results.stores import merge
@@ -86,15 +86,16 @@ def test_a_name_that_differs_in_its_capitals_alone_is_not_merged(other: str, mak
         assert len(store.load().frame) == 1
 
 
-def test_a_store_with_a_run_of_the_future_says_what_sets_it_aside(make, make_run, tmp_path, capsys):
+def test_a_store_with_a_run_of_the_future_says_what_sets_it_aside(make, make_run, tmp_path):
     url = f"sqlite:///{tmp_path / 'store.db'}"
     runs = [make_run(1), make_run(2, "9999-01-01T00:00:00+00:00")]
     with Store.open(url) as opened:  # as a sweep whose clock runs ahead
         for run in runs:
             opened.begin_run(run)
         opened.add([make(run=runs[0]), make((), run=runs[1], fingerprint="sha256:bb")])
-    assert set(taken(url, warn=on_stderr).current().frame["status"]) == {"timeout"}
-    (line,) = capsys.readouterr().err.splitlines()
+    with pytest.warns(DataWarning) as warned:
+        assert set(taken(url).current().frame["status"]) == {"timeout"}
+    (line,) = (str(one.message) for one in warned)
     option = f" --store {tmp_path / 'store.db'}"
     assert line.endswith(f"`normtune data drop {runs[1].id}{option}` sets it aside")
     done = succeed("data", "drop", runs[1].id, "--store", url)
@@ -102,12 +103,12 @@ def test_a_store_with_a_run_of_the_future_says_what_sets_it_aside(make, make_run
         f"run {runs[1].id} of 9999-01-01T00:00:00+00:00 is set aside; "
         f"`normtune data drop --undo {runs[1].id}{option}` undoes this\n"
     )
-    assert set(taken(url, warn=on_stderr).current().frame["status"]) == {"ok"}
-    assert capsys.readouterr().err == ""
+    assert set(taken(url).current().frame["status"]) == {"ok"}
     listed = succeed("data", "list", "--runs", "--store", url).splitlines()
     assert [runs[0].id in listed[0], ", set aside on 20" in listed[0], ", set aside on 20" in listed[1]] == [1, 0, 1]
     assert "is used again" in succeed("data", "drop", "--undo", runs[1].id, "--store", url)
-    assert set(taken(url, warn=on_stderr).current().frame["status"]) == {"timeout"}
+    with pytest.warns(DataWarning):
+        assert set(taken(url).current().frame["status"]) == {"timeout"}
     refused("data", "drop", "x", "--store", tmp_path / "none.db", kind=NormtuneError)
     assert not (tmp_path / "none.db").exists()
 
