@@ -130,7 +130,7 @@ ROOMS = {
     "tuner/timing": Room("tuner/timing/", "light kernels/calling results tuner/machine", "torch triton"),
     "tuner/plan": Room("tuner/plan/", "light kernels/tablefile results results/exchange tuner/timing", "numpy"),
     "tuner/search": Room(
-        r"tuner/search/(?!sampler|studies)\w+\.py",
+        r"tuner/search/(?!sampler)\w+\.py",
         "light kernels/tablefile results tuner/timing tuner/plan",
         "numpy scipy",
     ),
@@ -140,7 +140,7 @@ ROOMS = {
         "numpy scipy threadpoolctl",
     ),
     "tuner/search/sampler": Room(
-        r"tuner/search/(sampler|studies)\.py",
+        r"tuner/search/sampler\.py",
         "light results tuner/plan tuner/search tuner/search/plane",
         "optuna",
     ),
