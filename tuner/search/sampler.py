@@ -196,7 +196,7 @@ def search_of_sampler(name: str, sampler: str) -> type[SamplerSearch]:
     Raises:
         UsageError: Optuna has none of this name that needs no other argument than a seed.
     """
-    usable = {}
+    usable: dict[str, Any] = {}
     for one, made in vars(optuna.samplers).items():
         parameters = signature(made).parameters if isclass(made) and one in optuna.samplers.__all__ else {}
         # `BruteForceSampler` stops a study by itself, which only Optuna's own loop may do.
