@@ -75,6 +75,7 @@ class Replay:
     """
 
     def __init__(self, name: str, evidence: Evidence) -> None:
+        self.name = name
         self._engine = _Remembering(name, evidence)
         self.device, self.target, self.software, self.free_bytes, _, self.regime = self._engine.identify()
         self.races: int | None = None
@@ -111,6 +112,9 @@ class Replay:
     def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:
         """One block of a race; see `search.rounds.Session`."""
         return self._engine.block(configs).times
+
+    def stop(self) -> None:
+        """Do nothing: a race ends by itself."""
 
     def phases(self) -> Phases:
         return Phases(0.0, 0.0, 0.0, {})
