@@ -14,7 +14,7 @@ from normtune.results.database.store import Store
 from normtune.results.records import Coverage, Outcome, TimedCode, launch_digest
 from normtune.tests.tuner.benches import Heard
 from normtune.tuner.compiling.pool import codes_of
-from normtune.tuner.search.control import PROBLEMS, ControlSample, WithControl
+from normtune.tuner.search.control import PROBLEMS, ControlSample, with_control
 from normtune.tuner.search.exhaustive import Exhaustive
 from normtune.tuner.sweep import api
 from normtune.tuner.sweep.request import Request
@@ -128,7 +128,7 @@ def test_the_sample_comes_first_and_the_other_search_hears_only_of_its_own_tasks
     _, sample = sample_of(2)
     _, others = sample_of(4)
     rest = [task._replace(candidates=task.candidates[:1]) for task in others.tasks]
-    search = WithControl([*rest, *sample.tasks], {}, Exhaustive, sample)
+    search = with_control([*rest, *sample.tasks], {}, Exhaustive, sample)
     assert (search.name, len(search.pending())) == ("exhaustive", 6)
     assert list(search.ask())[:2] == list(sample.tasks)
     for task in list(search.ask()):

@@ -20,8 +20,8 @@ from normtune.kernels.target import Target
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task, candidates
 from normtune.tuner.plan.resume import Stored
-from normtune.tuner.search.exhaustive import all_rounds
-from normtune.tuner.search.protocol import Known, Race, Strategy, Wrapped
+from normtune.tuner.search.exhaustive import First
+from normtune.tuner.search.protocol import Known, Strategy
 
 PROBLEMS = 24
 # Configs of each problem. A second one distinguishes a change of one config from one of the machine.
@@ -95,19 +95,8 @@ class ControlSample:
         return Task(problem, tuple(kept))
 
 
-class WithControl(Wrapped):
-    """A `protocol.Search`: the tasks of a control sample, then another search's."""
-
-    def __init__(self, tasks: Sequence[Task], known: Known, strategy: Strategy, sample: ControlSample) -> None:
-        control = set(sample.tasks)
-        others = strategy([task for task in tasks if task not in control], known)
-        super().__init__(others, [task for task in tasks if task in control])
-        self._sample = sample
-
-    def own_race(self, task: Task) -> Race:
-        """All rounds for a task of the sample."""
-        return all_rounds(task)
-
-    def own_tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Pass outcomes to the sample."""
-        self._sample.tell(task, outcomes)
+def with_control(tasks: Sequence[Task], known: Known, strategy: Strategy, sample: ControlSample) -> First:
+    """The tasks of a control sample, then a search over the others."""
+    control = set(sample.tasks)
+    others = strategy([task for task in tasks if task not in control], known)
+    return First([task for task in tasks if task in control], others, sample.tell)

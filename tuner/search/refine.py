@@ -19,8 +19,7 @@ from normtune.kernels.tablefile.tree import Tree, choose, told
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.disputes import LEAST_DRAWN, Disputes, MedianTimes
-from normtune.tuner.search.exhaustive import all_rounds
-from normtune.tuner.search.protocol import Known, Race, Search, Wrapped, medians_of
+from normtune.tuner.search.protocol import Known, Race, Search, medians_of
 
 # Number of uncertain thresholds that are printed for each function.
 _SHOWN = 2
@@ -149,15 +148,3 @@ class Refine(Search):
 
     def _of(self, task: Task) -> Disputes:
         return self._disputes[task.problem.key]
-
-
-class WithUntimed(Wrapped):
-    """A `protocol.Search`: the configs of a table that have no time, then those of its refinement."""
-
-    def own_race(self, task: Task) -> Race:
-        """All rounds, so that a fit can rely on a single measurement."""
-        return all_rounds(task)
-
-    def own_tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """The refinement knows these shapes already."""
-        return None

@@ -19,9 +19,10 @@ from normtune.results.records import Device, Run
 from normtune.tuner.plan.plan import Plan, Task, plan, warm_start
 from normtune.tuner.plan.resume import Stored, known, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.search.control import ControlSample, WithControl
+from normtune.tuner.search.control import ControlSample, with_control
+from normtune.tuner.search.exhaustive import First
 from normtune.tuner.search.protocol import Known, Search, Strategy
-from normtune.tuner.search.refine import Refine, WithUntimed, answers_at
+from normtune.tuner.search.refine import Refine, answers_at
 from normtune.tuner.staleness.code import triton_version
 from normtune.tuner.staleness.stored import Comparison, Pair, compare, compare_instructions, is_other_code
 from normtune.tuner.sweep.outlook import search_of
@@ -136,7 +137,7 @@ def prepare(
         if chosen.tasks or _is_new(runs, device, request.regime, other):
             control = ControlSample(stored, target)
             chosen = chosen._replace(tasks=(*control.tasks, *chosen.tasks))
-            strategy = partial(WithControl, strategy=strategy, sample=control)
+            strategy = partial(with_control, strategy=strategy, sample=control)
     elif wanted.refined:
         chosen, strategy = _refinement_plan(request, wanted.refined, stored, device, target)
     else:
@@ -172,11 +173,11 @@ def _refinement_plan(
     untimed = table.untimed(before, target, None if isinstance(recorded, str) else recorded)
     wanted = tuple(Refine(disputed.tasks, before, refinement).pending())
 
-    def strategy(tasks: Sequence[Task], _: Known) -> WithUntimed:
+    def strategy(tasks: Sequence[Task], _: Known) -> First:
         """The search over all disputed shapes, because measurements may show others to be uncertain."""
         too_large = {*wanted, *untimed}.difference(tasks)
         refine = Refine([task for task in disputed.tasks if task not in too_large], before, refinement)
-        return WithUntimed(refine, [task for task in untimed if task not in too_large])
+        return First([task for task in untimed if task not in too_large], refine)
 
     return disputed._replace(tasks=(*untimed, *wanted)), strategy
 

@@ -2,7 +2,7 @@
 
 from normtune.kernels.target import TARGETS
 from normtune.tests.tuner.search.test_plane import SPACES
-from normtune.tuner.search.control import ControlSample, WithControl
+from normtune.tuner.search.control import ControlSample, with_control
 from normtune.tuner.search.exhaustive import Exhaustive
 from normtune.tuner.search.plane.plane import Plane
 
@@ -10,7 +10,7 @@ TASKS = [one.task for one in SPACES[:4]]
 
 
 def wrapped(strategy):
-    return WithControl(TASKS, {}, strategy, ControlSample({}, TARGETS["sm_90"]))
+    return with_control(TASKS, {}, strategy, ControlSample({}, TARGETS["sm_90"]))
 
 
 def test_what_only_some_searches_say_passes_through():
