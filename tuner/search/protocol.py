@@ -116,7 +116,7 @@ class Search(ABC):
         """What only some searches have to say, by name.
 
         `unguided`: operators and dtypes in which it knew nothing of configs that it had not timed. `refinement`: lines
-        about the loss that uncertain thresholds of a table may have.
+        about the loss that a table may have where nothing was measured.
         """
         return {}
 

@@ -83,9 +83,9 @@ class RefinedTable(NamedTuple):
         if recorded is None:
             sizes = (grids.between(*own[1:], unit) for own, unit in zip(box, (1, 16), strict=True))
             everywhere = grids.shapes("default", *sizes)
-            return Refinement(self.trees, self.choices, self.until, dict.fromkeys(self.trees, everywhere))
+            return Refinement(self.choices, self.until, dict.fromkeys(self.trees, everywhere))
         shapes = {key: [shape for shape in sorted(recorded.get(key, ())) if box.holds(shape)] for key in self.trees}
-        return Refinement(self.trees, self.choices, self.until, shapes)
+        return Refinement(self.choices, self.until, shapes)
 
 
 def refined_table(
