@@ -110,7 +110,7 @@ class Replay:
         return outcomes | {config: Outcome("ok", "", one.rounds, one.nanoseconds) for config, one in found.items()}
 
     def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:
-        """One block of a race; see `search.rounds.Session`."""
+        """One block of a race; see `search.rounds.ProblemSession`."""
         return self._engine.block(configs).times
 
     def stop(self) -> None:

@@ -2,7 +2,7 @@
 
 In: the tasks of a plan (problems with their legal configs), the store's coverage of them, and the time left. Out: tasks
 to measure, and for each of them batches of blocks of rounds. A search knows neither device nor store. Its caller
-(`sweep`, `recheck`) compiles ahead, gates, keeps the budget, survives configs that crash and stores the outcomes.
+(`sweep`) compiles ahead, gates, keeps the budget, survives configs that crash and stores the outcomes.
 
 To write one, put a subclass of `Search` into a file of this folder and one line into `registry`. The
 caller then makes these calls:

@@ -22,7 +22,7 @@ from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.config_space import Drawn
 from normtune.kernels.problem import Problem
 from normtune.results.records import Coverage, Outcome
-from normtune.tuner.plan.plan import ByProblem, Task
+from normtune.tuner.plan.plan import ConfigsOf, Task
 from normtune.tuner.plan.pool import Candidate, Pool
 from normtune.tuner.plan.task_queue import TaskQueue
 from normtune.tuner.search.paired import chained
@@ -48,7 +48,7 @@ class SamplerSearch(Search):
         seed: int = 0,
         studies: Path | None = None,
         most: int | None = None,
-        advice: ByProblem | None = None,
+        advice: ConfigsOf | None = None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

@@ -16,6 +16,7 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.records import Coverage, launch_digest
 from normtune.tuner.compiling.pool import UNDIGESTED, codes_of
+from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.resume import Stored
 from normtune.tuner.staleness.code import triton_version
 
@@ -48,12 +49,13 @@ class Comparison(NamedTuple):
         return {**stored, **new}
 
 
-def compare(stored: Stored, target: Target) -> Comparison:
+def compare(stored: Stored, target: Target, most_binaries: int | None = None) -> Comparison:
     """Compare the measured code with the code that the present sources launch.
 
     Args:
         stored: coverage of a store.
         target: of the launches.
+        most_binaries: nothing is compiled if more binaries are needed; None for no limit.
 
     Raises:
         NormtuneError: no process that compiles can start.
@@ -76,6 +78,9 @@ def compare(stored: Stored, target: Target) -> Comparison:
         else:
             launch_of[pair] = launch
     launches = [(problem, launch) for (problem, _), launch in launch_of.items()]
+    if most_binaries is not None and (count := len(jobs_of(launches))) > most_binaries:
+        undecided[f"they are of {count} binaries"] += len(launch_of)
+        launch_of, launches = {}, []
     codes = codes_of(launches, target.name)
     for pair, launch in launch_of.items():
         timed, present = stored[pair].code, codes.get((pair[0], launch))
