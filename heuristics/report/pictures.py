@@ -1,4 +1,4 @@
-"""Pictures of a function and of a run: specifications with their data, which `images` renders."""
+"""Pictures of a function: specifications with their data, which `images` renders."""
 
 from pathlib import Path
 
