@@ -142,7 +142,7 @@ def main() -> None:
 
     add("nothing", [first._replace(device=0.0, measured=[])])
     shapes = {key: [_shape(one) for one in pool if one.task.problem.operator == key.operator] for key in trees}
-    refinement = Refinement(trees, trees, UNTIL, shapes)
+    refinement = Refinement(trees, UNTIL, shapes)
     for seconds in SECONDS:
         searches: list[Refine] = []
 

@@ -75,6 +75,7 @@ class Replay:
     """
 
     def __init__(self, name: str, evidence: Evidence) -> None:
+        self.name = name
         self._engine = _Remembering(name, evidence)
         self.device, self.target, self.software, self.free_bytes, _, self.regime = self._engine.identify()
         self.races: int | None = None
@@ -109,8 +110,11 @@ class Replay:
         return outcomes | {config: Outcome("ok", "", one.rounds, one.nanoseconds) for config, one in found.items()}
 
     def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:
-        """One block of a race; see `search.rounds.Session`."""
+        """One block of a race; see `search.rounds.ProblemSession`."""
         return self._engine.block(configs).times
+
+    def stop(self) -> None:
+        """Do nothing: a race ends by itself."""
 
     def phases(self) -> Phases:
         return Phases(0.0, 0.0, 0.0, {})

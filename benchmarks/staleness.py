@@ -51,7 +51,7 @@ from normtune.benchmarks.planted import FRESH, KINDS, PlantedCourse
 from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile import locate
 from normtune.tuner.checking import subject
-from normtune.tuner.checking.api import measure
+from normtune.tuner.checking.recheck import measure
 from normtune.tuner.checking.shapes import population
 from normtune.tuner.checking.subject import Checked, TableUnderTest
 from normtune.tuner.checking.verdict import AMBIGUOUS, OK, OK_ERROR, STALE, STALE_ERROR, UNMEASURED, of_table
@@ -244,8 +244,8 @@ def on_gpu(case: Case, kind: str, seed: int, device: str, budget: float) -> dict
         bench.close()
     return outcome(case, kind, seed, asked, places) | {
         "seconds": round(time.monotonic() - begun, 1),
-        "races": done.measured,
-        "unfinished": done.unfinished,
+        "races": len(done.measured),
+        "unfinished": done.left,
         "functions": [
             {
                 "function": str(one.key),

@@ -180,7 +180,7 @@ class _Clock:
 
 
 class _Session:
-    """One task under replay: a `rounds.Session`."""
+    """One task under replay: a `rounds.ProblemSession`."""
 
     def __init__(self, space: Space, clock: _Clock, seed: int, in_order: bool, device: Disturbed | None = None) -> None:
         self._device = device

@@ -1,6 +1,5 @@
-"""Pictures of a function and of a run: specifications with their data, which `images` renders."""
+"""Pictures of a function: specifications with their data, which `images` renders."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -94,10 +93,3 @@ def _drawn(spec: Spec, title: list[str], **frames: pd.DataFrame) -> Spec:
     styled = theme.styled(spec, theme.LIGHT, "white") | {"width": _WIDTH, "padding": 12}
     styled["config"] |= {"aria": False}
     return theme.with_data(styled | {"title": {"text": title[0], "subtitle": title[1:]}}, **frames)
-
-
-def of_phases(seconds: Mapping[str, float]) -> Spec:
-    """Seconds of one run by phase."""
-    rows = [("", phase, order, spent, "") for order, (phase, spent) in enumerate(seconds.items())]
-    runs = pd.DataFrame(rows, columns=["run", "phase", "order", "seconds", "about"])
-    return _drawn(charts.seconds(), ["What the sweep did with its time"], runs=runs)

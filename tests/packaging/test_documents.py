@@ -18,7 +18,6 @@ from normtune.docs import blocks
 from normtune.docs import commands as reference
 from normtune.tests.commands import main
 from normtune.tuner.compiling.ahead import Ahead
-from normtune.tuner.search.control import Control
 
 DOCUMENTS = (
     "CHANGELOG.md",
@@ -173,7 +172,7 @@ def test_the_keys_of_a_sweep_as_json_are_documented(root: Path, tmp_path: Path, 
     told = json.loads(done.stdout)
     keys = {*told, *told["plan"], *told["sweep"], *told["sweep"]["of_copy"]["rms_norm_forward"]}
     # Of a large space, or where something was compiled or is disputed; of several GPUs, and of disturbed ones.
-    keys |= {"configs_asked", "compiled", *Ahead._fields, "control", *Control._fields}
+    keys |= {"configs_asked", "compiled", *Ahead._fields}
     keys |= {"ratios", "loss", "others", "name", "found", "advice"}
     assert set(re.findall(r"`([a-z_]+)`", section)) == keys
 

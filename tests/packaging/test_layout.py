@@ -126,11 +126,11 @@ ROOMS = {
         "pandas rich typer",
     ),
     "heuristics": Room(r"heuristics/__init__\.py"),
-    "tuner/machine": Room("tuner/machine/", "kernels/calling", "amdsmi pynvml"),
+    "tuner/machine": Room("tuner/machine/", "kernels/calling", "amdsmi pynvml triton"),
     "tuner/timing": Room("tuner/timing/", "light kernels/calling results tuner/machine", "torch triton"),
     "tuner/plan": Room("tuner/plan/", "light kernels/tablefile results results/exchange tuner/timing", "numpy"),
     "tuner/search": Room(
-        r"tuner/search/(?!sampler|studies)\w+\.py",
+        r"tuner/search/(?!sampler)\w+\.py",
         "light kernels/tablefile results tuner/timing tuner/plan",
         "numpy scipy",
     ),
@@ -140,7 +140,7 @@ ROOMS = {
         "numpy scipy threadpoolctl",
     ),
     "tuner/search/sampler": Room(
-        r"tuner/search/(sampler|studies)\.py",
+        r"tuner/search/sampler\.py",
         "light results tuner/plan tuner/search tuner/search/plane",
         "optuna",
     ),
@@ -174,7 +174,7 @@ ROOMS = {
     "tuner/sweep": Room(
         "tuner/sweep/",
         "light kernels/tablefile results results/parallel results/exchange results/database results/source "
-        "heuristics/report tuner/timing tuner/plan tuner/search tuner/compiling tuner/staleness/code "
+        "heuristics/report tuner/timing tuner/plan tuner/search tuner/compiling "
         "tuner/staleness tuner/staleness/links tuner/device tuner/cluster",
         "numpy rich typer",
     ),

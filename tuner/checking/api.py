@@ -6,28 +6,24 @@ the shapes that `recheck` measures. Nothing is printed.
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import UsageError
 from normtune.kernels.arguments import checked
-from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import changed
-from normtune.kernels.operator import operator
-from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
-from normtune.results.records import Device, Outcome
-from normtune.tuner.checking import offline, recheck, subject
+from normtune.results.records import Device
+from normtune.tuner.checking import offline, subject
 from normtune.tuner.checking.offline import CheckedTable
+from normtune.tuner.checking.recheck import measure
 from normtune.tuner.checking.report import note_lines
-from normtune.tuner.checking.session import CheckSession, ProbeRequest
+from normtune.tuner.checking.session import CheckSession
 from normtune.tuner.checking.subject import Checked
 from normtune.tuner.checking.verdict import UNMEASURED, Judgement, of_table
-from normtune.tuner.device.bench import Bench
 from normtune.tuner.device.open import measurable, open_device
-from normtune.tuner.plan.plan import Task, candidates
 
 BUDGET_SECONDS = 60.0
 
@@ -129,46 +125,7 @@ def check_on_device(
         functions=judged,
         notes=tuple(note_lines(tested, bench.device, done, without_shapes)),
         kernels_changed=bool(tested.changed),
-        shapes=done.measured,
+        shapes=len(done.measured),
         timings=done.timings,
         seconds=time.monotonic() - begun,
     )
-
-
-def measure(session: CheckSession, bench: Bench, seconds: float | None, store: Store | None = None) -> recheck.Recheck:
-    """Measure a session's probes until none is needed or the seconds, if any, are over; closes the device at the end.
-
-    Raises:
-        NormtuneError: the device fails.
-    """
-    of_problem: dict[Problem, list[ProbeRequest]] = {}
-    for probe in session.probes:
-        of_problem.setdefault(probe.problem, []).append(probe)
-    probes_of: dict[Task, list[tuple[ProbeRequest, Config]]] = {}
-    # One race for all functions with a probe of a problem, as a store keeps the times of a config once per run.
-    for problem, probes in of_problem.items():
-        spec = operator(problem.operator)
-        configs = {config for probe in probes for config in (probe.config, *probe.rivals)}
-        kept, _ = candidates(spec, configs, problem, bench.target)
-        of_launch = {candidate.launch: candidate.config for candidate in kept}
-        probes_of[Task(problem, tuple(kept))] = [
-            (probe, of_launch[spec.launch(probe.config, problem, bench.target)]) for probe in probes
-        ]
-    return recheck.recheck(bench, list(probes_of), _SessionProbes(session, probes_of), seconds, store)
-
-
-class _SessionProbes:
-    """The probes of a session by task; a `recheck.Probes`."""
-
-    def __init__(self, session: CheckSession, probes_of: Mapping[Task, Sequence[tuple[ProbeRequest, Config]]]) -> None:
-        self._session = session
-        self._probes_of = probes_of
-
-    def wants(self, task: Task) -> bool:
-        """Whether the session wants any probe of the task."""
-        return any(self._session.wants(probe) for probe, _ in self._probes_of[task])
-
-    def learn(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Pass the outcomes to the session for each probe of the task."""
-        for probe, config in self._probes_of[task]:
-            self._session.learn(probe, config, outcomes)

@@ -1,132 +1,86 @@
-"""Measures tasks within a budget, most useful first, while a caller wants them.
+"""Measures the probes of a check in the loop of a sweep, most informative first, while its session wants them.
 
-In: a bench, tasks, and `Probes`, which choose among them and receive the outcomes. Out: `Recheck`, counts of the work.
-Configs are gated and timed as in a sweep.
+In: a `CheckSession`, a bench. Out: the outcomes, which the session learns, and the sweep's `Summary`. Functions with a
+probe of the same problem share a race, as a store keeps the times of a config once per run.
 """
 
-import math
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from tempfile import TemporaryDirectory
 
 from normtune.kernels.config import Config
+from normtune.kernels.operator import operator
+from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
 from normtune.results.records import Outcome
+from normtune.tuner.checking.session import CheckSession, ProbeRequest
 from normtune.tuner.device.bench import Bench
-from normtune.tuner.device.engine import SkippedError
-from normtune.tuner.plan.plan import Plan, Task, fitting
+from normtune.tuner.plan.plan import Plan, Task, candidates, fitting
 from normtune.tuner.search.adaptive import Adaptive, two_batches
-from normtune.tuner.sweep.run_writer import RunWriter, measurements, new_run
+from normtune.tuner.search.protocol import Known, Race, Search
+from normtune.tuner.sweep.summary import Summary
+from normtune.tuner.sweep.sweep import Work, sweep
 
-# The first of this many tasks with compiled binaries is measured next.
-_AHEAD = 6
-# A task may begin if this many times the duration of the longest so far is left, or of these seconds for the first.
-_CAUTION = 1.2
-_FIRST_SECONDS = 1.0
-
-
-class Probes(Protocol):
-    """Chooses tasks and receives their outcomes."""
-
-    def wants(self, task: Task) -> bool:
-        """Whether this task is still wanted."""
-        ...
-
-    def learn(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Receive the outcomes of a task."""
-        ...
+# The probes of each task, with the config of the task that has the launch of the table's.
+Probes = Mapping[Task, Sequence[tuple[ProbeRequest, Config]]]
 
 
-@dataclass
-class Recheck:
-    """Counts of the work.
+class ProbeSearch(Search):
+    """A `protocol.Search`; a task that the session does not want now it may want later."""
 
-    Attributes:
-        measured: number of measured tasks.
-        timings: number of samples.
-        skipped: number of tasks that could not be measured, by reason.
-        oversized: number of tasks too large for the device's free memory.
-        unfinished: number of tasks still wanted at the end of the budget.
-        seconds: duration, without the opening of the device.
-    """
+    name = Adaptive.name
 
-    measured: int = 0
-    timings: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
-    oversized: int = 0
-    unfinished: int = 0
-    seconds: float = 0.0
+    def __init__(self, tasks: Sequence[Task], known: Known, session: CheckSession, probes: Probes) -> None:
+        self._session, self._probes = session, {task: probes[task] for task in tasks}
+
+    def pending(self) -> Sequence[Task]:
+        """The tasks with a probe that the session wants."""
+        return [task for task, probes in self._probes.items() if any(self._session.wants(probe) for probe, _ in probes)]
+
+    def ask(self) -> Iterator[Task]:
+        """As `pending`."""
+        return iter(self.pending())
+
+    def race(self, task: Task) -> Race:
+        """The batches of `adaptive`."""
+        return two_batches(task.configs)
+
+    def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+        """Pass the outcomes to the session for each probe of the task."""
+        for probe, config in self._probes.pop(task):
+            if outcomes:
+                self._session.learn(probe, config, outcomes)
 
 
-def recheck(
-    bench: Bench,
-    tasks: Sequence[Task],
-    probes: Probes,
-    budget_seconds: float | None = None,
-    store: Store | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> Recheck:
-    """Measure tasks while they are wanted and time is left; closes the bench at the end.
+def measure(session: CheckSession, bench: Bench, seconds: float | None, store: Store | None = None) -> Summary:
+    """Measure a session's probes until none is needed or the seconds, if any, are over; closes the bench at the end.
 
     Args:
+        session: of the check.
         bench: the device.
-        tasks: most useful first.
-        probes: chooses among the tasks, and receives their outcomes.
-        budget_seconds: tasks that would probably end later do not begin; None for no limit.
+        seconds: probes that would probably end later do not begin; None for no limit.
         store: for the measurements, one transaction per task; None to keep none.
-        clock: returns seconds.
 
     Raises:
-        NormtuneError: the device or the store failed, or no task fits into the free memory.
+        NormtuneError: the device or the store failed, or no problem fits into the free memory.
     """
-    begun = clock()
-    end = math.inf if budget_seconds is None else begun + budget_seconds
-    counts = Recheck()
-    run = new_run(bench, Adaptive.name)
-    writer = RunWriter(store, run) if store else None
-    try:
-        plan = fitting(Plan(tuple(tasks), {}), bench.free_bytes)
-        counts.oversized = len(plan.oversized)
-        bench.examine(plan.tasks)
-        left = list(plan.tasks)
-        longest = _FIRST_SECONDS
-        # A task that is unwanted now may be wanted later.
-        while waiting := [task for task in left if probes.wants(task)]:
-            bench.prepare(waiting)
-            task = _next(bench, waiting, slack=end - clock() - _CAUTION * longest)
-            if task is None:
-                counts.unfinished = len(waiting)
-                break
-            left.remove(task)
-            start = clock()
-            try:
-                outcomes = bench.measure(task, two_batches(task.configs))
-            except SkippedError as error:
-                counts.skipped[str(error)] += 1
-                continue
-            if writer:
-                writer.add(measurements(task, outcomes, run.id))
-                writer.flush()
-            longest = max(longest if counts.measured else 0.0, clock() - start)
-            counts.measured += 1
-            counts.timings += sum(len(outcome.nanoseconds) for outcome in outcomes.values())
-            probes.learn(task, outcomes)
-    finally:
-        phases = bench.phases()
-        protocol = {**run.protocol, **phases.protocol} | bench.close()
-        if writer:
-            writer.end(protocol)
-        counts.seconds = clock() - begun
-    return counts
-
-
-def _next(bench: Bench, waiting: Sequence[Task], slack: float) -> Task | None:
-    """The first of the next `_AHEAD` tasks with compiled binaries, else the first, after a wait of at most `slack`."""
-    if slack < 0:
-        return None
-    for task in waiting[:_AHEAD]:
-        if bench.compiled(task, 0.0):
-            return task
-    return waiting[0] if bench.compiled(waiting[0], None if math.isinf(slack) else slack) else None
+    of_problem: dict[Problem, list[ProbeRequest]] = {}
+    for probe in session.probes:
+        of_problem.setdefault(probe.problem, []).append(probe)
+    probes_of: dict[Task, list[tuple[ProbeRequest, Config]]] = {}
+    for problem, probes in of_problem.items():
+        spec = operator(problem.operator)
+        configs = {config for probe in probes for config in (probe.config, *probe.rivals)}
+        legal, _ = candidates(spec, configs, problem, bench.target)
+        of_launch = {candidate.launch: candidate.config for candidate in legal}
+        launches = [spec.launch(probe.config, problem, bench.target) for probe in probes]
+        probes_of[Task(problem, tuple(legal))] = [*zip(probes, map(of_launch.__getitem__, launches), strict=True)]
+    plan = fitting(Plan(tuple(probes_of), {}), bench.free_bytes)
+    with ExitStack() as closing:
+        if store is None:
+            folder = closing.enter_context(TemporaryDirectory(prefix="normtune-"))
+            store = closing.enter_context(Store.open(f"sqlite:///{folder}/check.db"))
+        strategy = partial(ProbeSearch, session=session, probes=probes_of)
+        (summary,) = sweep([Work([bench], plan, strategy, {})], store, seconds)
+    return summary

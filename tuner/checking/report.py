@@ -9,7 +9,6 @@ from normtune.heuristics.writing.entries import ends
 from normtune.kernels.problem import AXES
 from normtune.kernels.target import plain_name
 from normtune.results.records import Device
-from normtune.tuner.checking.recheck import Recheck
 from normtune.tuner.checking.subject import Checked, Promise, TableUnderTest
 from normtune.tuner.checking.verdict import (
     AMBIGUOUS,
@@ -24,6 +23,7 @@ from normtune.tuner.checking.verdict import (
     promises_too_much,
     stale_over,
 )
+from normtune.tuner.sweep.summary import Summary
 
 # Shapes shown per function, by verdict.
 _SHAPES = {OK: 1, AMBIGUOUS: 3, STALE: 5, UNMEASURED: 0}
@@ -89,7 +89,7 @@ def counts_line(judged: Sequence[tuple[Checked, Judgement]]) -> str:
     return f"{counts[OK]} of {len(judged)} functions OK{''.join(others)}"
 
 
-def note_lines(table: TableUnderTest, device: Device, done: Recheck, without_shapes: int) -> Iterator[str]:
+def note_lines(table: TableUnderTest, device: Device, summary: Summary, without_shapes: int) -> Iterator[str]:
     """Notes beside the verdict; a replayed recording has no shape of `without_shapes` functions."""
     header = table.header
     if (header.gpu, header.sms) != (plain_name(device.name), device.sms):
@@ -104,11 +104,11 @@ def note_lines(table: TableUnderTest, device: Device, done: Recheck, without_sha
     if without_shapes:
         functions = f"{without_shapes} of {len(table.functions)} functions"
         yield f"{functions} could not be measured: {device.label} has times of none of their shapes"
-    if done.unfinished:
-        yield f"the budget ended with {done.unfinished} shapes left: --budget gives more time"
-    if done.oversized:
-        yield f"{done.oversized} shapes were left out: they exceed the free memory of the device"
-    for reason, count in sorted(done.skipped.items()):
+    if summary.left:
+        yield f"the budget ended with {summary.left} shapes left: --budget gives more time"
+    if summary.outlook and (oversized := summary.outlook.plan.oversized):
+        yield f"{len(oversized)} shapes were left out: they exceed the free memory of the device"
+    for reason, count in sorted(summary.skipped.items()):
         yield f"{count} shapes could not be measured: {reason}"
 
 

@@ -19,7 +19,7 @@ from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import Target
 from normtune.results.parallel.processes import belong_to_parent
 from normtune.results.records import TimedCode, launch_digest
-from normtune.tuner.compiling.kernel_cache import Folder, key_of
+from normtune.tuner.compiling.kernel_cache import Folder, is_whole, key_of
 from normtune.tuner.compiling.resources import Resources, resources_of
 from normtune.tuner.machine.processes import use_scratch
 from normtune.tuner.plan.binaries import Job
@@ -98,7 +98,8 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
 
     Raises:
         OperatorError: the operator's calls cannot be built, or do not fit its kernels.
-        NormtuneError: this machine cannot compile at all, or normtune cannot read the output of this Triton.
+        NormtuneError: this machine cannot compile at all, a binary in Triton's cache is damaged, or the output of this
+            Triton cannot be read.
     """
     if isinstance(job.launch, ImplementationLaunch):
         return Compiled(job, "ok")  # another library compiles its implementation itself
@@ -148,7 +149,12 @@ def _described(
     metadata = [kernel.metadata for kernel in kernels]
     warp_size = metadata[0].target.warp_size
     text, binary = ("ptx", "cubin") if metadata[0].target.backend == "cuda" else ("amdgcn", "hsaco")
-    names = {kernel.hash for group in compiled for kernel in group}
+    binaries = {kernel.hash: kernel.asm[binary] for group in compiled for kernel in group}
+    if damaged := [name for name, content in binaries.items() if not is_whole(content)]:
+        from triton import knobs
+
+        folders = " ".join(os.path.join(knobs.cache.dir, key_of(name)) for name in damaged)
+        raise NormtuneError(f"Triton's cache has a damaged binary: delete {folders}, and it is compiled again")
     machines = [machine_code(kernel.asm[binary] for kernel in group) for group in others]
     assembly = zip((item.name for item in metadata), (kernel.asm[text] for kernel in kernels), strict=True)
     return Compiled(
@@ -159,8 +165,8 @@ def _described(
         binaries=tuple(assembly) if keep_assembly else (),
         resources=tuple(map(resources_of, kernels)) if keep_assembly else (),
         codes=tuple(code._replace(machine=machine) for code, machine in zip(codes, machines, strict=True)),
-        kernels=tuple(sorted(map(key_of, names))),
-        made=tuple(sorted(map(key_of, names & _COMPILED))),
+        kernels=tuple(sorted(map(key_of, binaries))),
+        made=tuple(sorted(map(key_of, binaries.keys() & _COMPILED))),
     )
 
 

@@ -135,9 +135,9 @@ def kernel_files(folder: Path) -> dict[str, Path]:
         for file in folder.iterdir():
             if file.suffix[1:] in _SUFFIXES:
                 description = file.with_suffix(".json")
-                if key_of(_metadata(description)["hash"]) == folder.name and _is_whole(_content(file)):
+                if key_of(_metadata(description)["hash"]) == folder.name and is_whole(_content(file)):
                     return {each.name: each for each in (description, file)}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, struct.error):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     return {}
 
@@ -184,8 +184,10 @@ def _toolchain(description: Any) -> str:
     return toolchain
 
 
-def _is_whole(binary: bytes) -> bool:
+def is_whole(binary: bytes) -> bool:
     """Whether a file of ELF64, little-endian, ends where its headers say: the last of its two tables ends it."""
+    if len(binary) < 0x40:
+        return False
     tables = struct.unpack_from("<QQ", binary, 0x20)
     sizes = struct.unpack_from("<4H", binary, 0x36)
     ends = [start + sizes[2 * index] * sizes[2 * index + 1] for index, start in enumerate(tables)]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One problem under measurement; a `search.rounds.Session`.
+    """One problem under measurement; a `search.rounds.ProblemSession`.
 
     Attributes:
         failed: outcomes of the configs that failed so far.

@@ -41,7 +41,7 @@ REFERENCE_BYTES = 105
 _FIXED_BYTES = 1 << 30
 
 # Configs of problems.
-ByProblem: TypeAlias = Mapping[Problem, Sequence[Config]]
+ConfigsOf: TypeAlias = Mapping[Problem, Sequence[Config]]
 
 
 class Task(NamedTuple):
@@ -159,9 +159,9 @@ def problems(
 
 def plan(
     wanted: Sequence[Problem],
-    space: str | ByProblem,
+    space: str | ConfigsOf,
     target: Target,
-    always: ByProblem | None = None,
+    always: ConfigsOf | None = None,
     is_sampled: bool = False,
 ) -> Plan:
     """The plan of a space on these problems.
@@ -211,7 +211,7 @@ def some_candidates(space: str, problem: Problem, target: Target) -> tuple[list[
     return [*pool] if pool.is_listed and pool.size <= LARGE else pool.drawn((), 0, DRAWN), pool
 
 
-def _pool(space: str | ByProblem, problem: Problem, target: Target, shared: dict[str, Space]) -> Pool:
+def _pool(space: str | ConfigsOf, problem: Problem, target: Target, shared: dict[str, Space]) -> Pool:
     """The candidates of a space; problems with the same configs share them through `shared`."""
     spec = operator(problem.operator)
     if not isinstance(space, str):
@@ -229,7 +229,7 @@ def _is_large(pool: Pool, problems: int) -> bool:
     return not pool.is_listed or (pool.size > LARGE and pool.size * problems > MOST_PAIRS)
 
 
-def warm_start(plan: Plan, always: ByProblem, target: Target) -> ByProblem:
+def warm_start(plan: Plan, always: ConfigsOf, target: Target) -> ConfigsOf:
     """The configs of the plan with the same launches as those that are always timed, by problem."""
     configs = {}
     for problem, candidates in plan.tasks:

@@ -15,7 +15,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.records import Coverage
-from normtune.tuner.plan.plan import ByProblem, Plan, Task, candidates
+from normtune.tuner.plan.plan import ConfigsOf, Plan, Task, candidates
 
 Stored = Mapping[tuple[Problem, Config], Coverage]
 
@@ -40,7 +40,7 @@ def without_times(stored: Stored, problems: Collection[Problem]) -> int:
     return sum(problem not in timed for problem in problems)
 
 
-def key_of(always: ByProblem, space: str, search: str) -> str | None:
+def key_of(always: ConfigsOf, space: str, search: str) -> str | None:
     """Key of a request, stored in the protocol of the runs that finished it: it needs no search to find nothing left.
 
     The key changes with the kernels, the modules of their spaces, and the configs that are always timed.

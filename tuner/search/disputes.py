@@ -1,6 +1,6 @@
 """What a table may lose at shapes that nobody measured, and where a measurement would lower that most.
 
-In: a function's tree, the shapes that can be measured, and median times at some of them. Out: for each other shape the
+In: the shapes of a function that can be measured, and median times at some of them. Out: for each other shape the
 loss to be expected there, and the mean of them.
 
 At a shape that was not measured, a table fitted to all measurements answers about as the nearest measured shapes do
@@ -17,10 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.kernels.box import EVERYWHERE
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import AXES, Shape
-from normtune.kernels.tablefile.tree import Split, Tree, walk
 
 MedianTimes = Mapping[Config, float]
 
@@ -55,33 +53,15 @@ class Dispute(NamedTuple):
     worth: float
 
 
-class Threshold(NamedTuple):
-    """A threshold that is uncertain.
-
-    Attributes:
-        axis, at: axis and value of the threshold.
-        below, above: the nearest measured sizes; the threshold may lie anywhere between.
-        loss: of all disputed shapes between these sizes, as a part of the function's mean loss.
-    """
-
-    axis: str
-    at: int
-    below: int
-    above: int
-    loss: float
-
-
 class Disputes:
     """The shapes of one function.
 
     Args:
-        tree: of the function.
         shapes: those that can be measured.
         measured: median times of measured shapes, in any unit.
     """
 
-    def __init__(self, tree: Tree, shapes: Iterable[Shape], measured: Mapping[Shape, MedianTimes]) -> None:
-        self._tree = tree
+    def __init__(self, shapes: Iterable[Shape], measured: Mapping[Shape, MedianTimes]) -> None:
         self.shapes = sorted({*shapes, *measured})
         self._index = {shape: index for index, shape in enumerate(self.shapes)}
         self._points = np.log2(np.array(self.shapes, np.float64).reshape(-1, 2))
@@ -201,24 +181,6 @@ class Disputes:
         losses = (weights[:, :, None] * np.minimum(self._losses[near], _MOST_LOSS)).sum(axis=1)
         self._answer[indices] = losses.argmin(axis=1)
         self._predicted[indices] = losses.min(axis=1)
-
-    def thresholds(self) -> list[Threshold]:
-        """The uncertain thresholds, greatest loss first. A shape between two of them counts for both."""
-        disputed = self.open()
-        measured = [shape for shape, is_open in zip(self.shapes, self._open, strict=True) if not is_open]
-        thresholds = []
-        for node, box in walk(self._tree, EVERYWHERE):
-            if not isinstance(node, Split):
-                continue
-            axis = AXES.index(node.axis)
-            sizes = {shape[axis] for shape in measured if box.holds(shape)}
-            below = max((size for size in sizes if size < node.first), default=None)
-            above = min((size for size in sizes if size >= node.first), default=None)
-            if below is not None and above is not None:
-                between = [d for d in disputed if box.holds(d.shape) and below < d.shape[axis] < above]
-                loss = sum(dispute.loss * dispute.share for dispute in between)
-                thresholds.append(Threshold(node.axis, node.threshold, below, above, loss))
-        return sorted((threshold for threshold in thresholds if threshold.loss > 0), key=lambda t: (-t.loss, t))
 
 
 def _shares(points: NDArray[np.float64]) -> NDArray[np.float64]:

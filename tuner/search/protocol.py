@@ -2,7 +2,7 @@
 
 In: the tasks of a plan (problems with their legal configs), the store's coverage of them, and the time left. Out: tasks
 to measure, and for each of them batches of blocks of rounds. A search knows neither device nor store. Its caller
-(`sweep`, `recheck`) compiles ahead, gates, keeps the budget, survives configs that crash and stores the outcomes.
+(`sweep`) compiles ahead, gates, keeps the budget, survives configs that crash and stores the outcomes.
 
 To write one, put a subclass of `Search` into a file of this folder and one line into `registry`. The
 caller then makes these calls:
@@ -116,48 +116,9 @@ class Search(ABC):
         """What only some searches have to say, by name.
 
         `unguided`: operators and dtypes in which it knew nothing of configs that it had not timed. `refinement`: lines
-        about the loss that uncertain thresholds of a table may have.
+        about the loss that a table may have where nothing was measured.
         """
         return {}
-
-
-class Wrapped(Search):
-    """A search with tasks of its own before those of another one, because a budget may end before these."""
-
-    def __init__(self, search: Search, own: Sequence[Task] = ()) -> None:
-        self._search, self._own = search, list(own)
-        self.name = search.name
-
-    @abstractmethod
-    def own_race(self, task: Task) -> Race:
-        """The batches of a task of its own."""
-
-    @abstractmethod
-    def own_tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Receive the outcomes of a task of its own, which is no longer left."""
-
-    def pending(self) -> Sequence[Task]:
-        """The tasks of both that are not done."""
-        return [*self._own, *self._search.pending()]
-
-    def ask(self) -> Iterator[Task]:
-        """Its own tasks, then those of the other search."""
-        yield from list(self._own)
-        yield from self._search.ask()
-
-    def race(self, task: Task) -> Race:
-        """The batches of its own tasks, or the other search's."""
-        return self.own_race(task) if any(task is one for one in self._own) else self._search.race(task)
-
-    def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Pass outcomes to the search that asked for them."""
-        others = [one for one in self._own if one is not task]
-        is_own, self._own = len(others) < len(self._own), others
-        (self.own_tell if is_own else self._search.tell)(task, outcomes)
-
-    def report(self) -> Mapping[str, list[str]]:
-        """As that of the other search."""
-        return self._search.report()
 
 
 # Creates a search: its class, or a `partial` of it with options.

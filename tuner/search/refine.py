@@ -15,15 +15,12 @@ import numpy as np
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem, Shape
-from normtune.kernels.tablefile.tree import Tree, choose, told
+from normtune.kernels.tablefile.tree import Tree, choose
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.disputes import LEAST_DRAWN, Disputes, MedianTimes
-from normtune.tuner.search.exhaustive import all_rounds
-from normtune.tuner.search.protocol import Known, Race, Search, Wrapped, medians_of
+from normtune.tuner.search.protocol import Known, Race, Search, medians_of
 
-# Number of uncertain thresholds that are printed for each function.
-_SHOWN = 2
 # Of so many shapes one is drawn at random and all of its configs are raced, so that the loss at the others is estimated
 # without bias.
 _DRAWN = 3
@@ -33,24 +30,22 @@ class Refinement(NamedTuple):
     """The functions of a table to refine.
 
     Attributes:
-        trees: of the functions.
-        choices: of these and of the batch-invariant ones; their configs are timed wherever a shape is measured.
+        choices: trees of these and of the batch-invariant ones; their configs are timed wherever a shape is measured.
         until: mean loss that a function may have at shapes that were not measured, a fraction.
         shapes: shapes that can be measured, by function.
     """
 
-    trees: Mapping[Key, Tree]
     choices: Mapping[Key, Tree]
     until: float
     shapes: Mapping[Key, Sequence[Shape]]
 
     def disputes(self, known: Known) -> dict[Key, Disputes]:
         """The disputes of each function that has measurements."""
-        measured: dict[Key, dict[Shape, MedianTimes]] = {key: {} for key in self.trees}
+        measured: dict[Key, dict[Shape, MedianTimes]] = {key: {} for key in self.shapes}
         for problem, configs in known.items():
             if problem.key in measured and (medians := medians_of(configs)):
                 measured[problem.key][problem.shape] = medians
-        return {key: Disputes(self.trees[key], self.shapes[key], shapes) for key, shapes in measured.items() if shapes}
+        return {key: Disputes(self.shapes[key], shapes) for key, shapes in measured.items() if shapes}
 
 
 def answers_at(trees: Mapping[Key, Tree], problem: Problem) -> set[Config]:
@@ -108,17 +103,12 @@ class Refine(Search):
         return {key: disputes.expected for key, disputes in self._disputes.items()}
 
     def report(self) -> Mapping[str, list[str]]:
-        """`refinement`: for each function the loss to be expected elsewhere, and the least certain thresholds."""
+        """`refinement`: for each function the loss to be expected elsewhere."""
         lines = []
         for key, disputes in self._disputes.items():
             loss = disputes.expected
             known = f"too few shapes ({LEAST_DRAWN} drawn at random) to say" if loss is None else f"{100 * loss:.2f} %"
-            uncertain = [
-                f"{told(threshold.axis, threshold.at)} (measured at {threshold.below} and {threshold.above}): "
-                f"{100 * threshold.loss:.2f} %"
-                for threshold in disputes.thresholds()[:_SHOWN]
-            ]
-            lines.append("; ".join([f"{key}: expected loss at shapes that were not measured: {known}", *uncertain]))
+            lines.append(f"{key}: expected loss at shapes that were not measured: {known}")
         return {"refinement": lines}
 
     def _wanted(self) -> Sequence[Task]:
@@ -149,15 +139,3 @@ class Refine(Search):
 
     def _of(self, task: Task) -> Disputes:
         return self._disputes[task.problem.key]
-
-
-class WithUntimed(Wrapped):
-    """A `protocol.Search`: the configs of a table that have no time, then those of its refinement."""
-
-    def own_race(self, task: Task) -> Race:
-        """All rounds, so that a fit can rely on a single measurement."""
-        return all_rounds(task)
-
-    def own_tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """The refinement knows these shapes already."""
-        return None

@@ -25,7 +25,6 @@ from normtune.tuner.device.open import NoDeviceError
 from normtune.tuner.device.unopened import absent_gpu
 from normtune.tuner.plan.plan import fitting
 from normtune.tuner.plan.resume import without_times
-from normtune.tuner.search.control import Control
 from normtune.tuner.sweep.devices import Devices, alike, check_limits
 from normtune.tuner.sweep.incumbents import always_on_any
 from normtune.tuner.sweep.outlook import Outlook, search_of
@@ -59,7 +58,6 @@ class Sweep(NamedTuple):
         damage: line about damaged stored measurements, which were left out; empty without any.
         is_dry: whether the sweep was only planned.
         compiled: binaries of `compile_only`; None without that option.
-        control: time of unchanged code relative to its stored time, for `stale`; None without that option.
         others: the same of GPUs of other kinds.
     """
 
@@ -68,7 +66,6 @@ class Sweep(NamedTuple):
     damage: str = ""
     is_dry: bool = False
     compiled: Ahead | None = None
-    control: Control | None = None
     others: tuple["Sweep", ...] = ()
 
     @property
@@ -77,21 +74,12 @@ class Sweep(NamedTuple):
         return self.summary.outlook
 
     def _repr_html_(self) -> str:
-        """What was measured, and a picture of what the time went to where the packages that draw are installed."""
+        """The plan, and what was measured."""
         from normtune.heuristics.report.notebook import shown
 
         lines = [self.device.label, *(plan_lines(self.outlook) if self.outlook else ())]
-        phases = self.summary.phases
-        if self.is_dry or self.compiled or phases is None:
-            return shown(lines, lambda: ())
-        spent = {"compile": phases.compile, "gate": phases.gate, "timing": phases.timing}
-
-        def drawn() -> list[tuple[str, dict[str, Any]]]:
-            from normtune.heuristics.report.pictures import of_phases
-
-            return [("seconds by phase", of_phases(spent))]
-
-        return shown([*lines, *end_lines(self.summary, None)], drawn)
+        is_measured = not (self.is_dry or self.compiled or self.summary.phases is None)
+        return shown([*lines, *(end_lines(self.summary, None) if is_measured else ())], lambda: ())
 
     def to_plain(self) -> dict[str, Any]:
         """The object of `normtune sweep --json`, as JSON values; docs/commands.md describes the keys."""
@@ -101,7 +89,6 @@ class Sweep(NamedTuple):
             "sweep": None if self.is_dry or self.compiled else self.summary.to_plain(),
         }
         plain |= {"compiled": self.compiled.to_plain()} if self.compiled else {}
-        plain |= {"control": self.control._asdict()} if self.control else {}
         return plain | ({"others": [other.to_plain() for other in self.others]} if self.others else {})
 
 
@@ -313,15 +300,14 @@ class _Sweeping:
             summaries = measure([*works], store, left, display, request.retry_failed, joining, work_of_joined)
         done = []
         for (benches, prepared), work, summary in zip(groups, works, summaries, strict=True):
-            control = prepared.control.result() if prepared.control else None
             if work.plan.tasks:
                 summary.starting_seconds += starting
                 summary.lost |= devices.lost
                 display.say(*([benches[0].device.label] if len(groups) > 1 else []))
                 display.say(*self._refinement(prepared), *end_lines(summary, budget, display.details))
                 pruned = pruned_lines(work.plan) if summary.is_fruitless else []
-                display.say(*pruned, *([control.line()] if control else []))
-            done.append(Sweep(benches[0].device, summary, store.damage, control=control))
+                display.say(*pruned)
+            done.append(Sweep(benches[0].device, summary, store.damage))
         display.say(*filter(None, [self._cache.line() if self._cache else ""]))
         return _together(done)
 
@@ -332,7 +318,7 @@ class _Sweeping:
         return [SETTLED if self._wanted.refined else NOTHING_STALE]
 
     def _refinement(self, work: PreparedSweep) -> list[str]:
-        """Lines about the loss that uncertain thresholds of the table may have, for `--refine`."""
+        """Lines about the loss that the table may have where nothing was measured, for `--refine`."""
         return work.search.report()["refinement"] if self._wanted.refined else []
 
     def _unusable(self, bench: Bench | Identity) -> list[str]:

@@ -16,14 +16,14 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import Target
 from normtune.results.records import REPLAY_PREFIX, Device
-from normtune.tuner.plan.plan import ByProblem
+from normtune.tuner.plan.plan import ConfigsOf
 
 _Answer = Callable[..., Config | None]
 
 
 def always(
     problems: Iterable[Problem], device: Device, target: Target, baseline: str | os.PathLike[str] | None = None
-) -> ByProblem:
+) -> ConfigsOf:
     """The configs of the GPU's tables, of the baseline and the operator's default at each problem, in this order.
 
     Unreadable tables are ignored, because the sweep may be for a replacement. A replay has no default.
@@ -55,7 +55,7 @@ def always(
 
 def always_on_any(
     problems: Collection[Problem], device: Device, target: Target, baseline: str | os.PathLike[str] | None = None
-) -> ByProblem:
+) -> ConfigsOf:
     """As `always`, for whatever GPU of the architecture the sweep will run on: with the configs of all their tables."""
     names = {header.label for header in locate.shipped().values() if header.target == target.name}
     found = [always(problems, device._replace(name=name), target, baseline) for name in sorted({device.name, *names})]

@@ -118,7 +118,7 @@ class SweepOptions:
     )
     stale: bool = option(
         "Measure again only configs whose kernels changed, or that this Triton compiles to other machine code, those "
-        "that nothing else compares with the others, and a control sample.",
+        "that nothing else compares with the others.",
         default=False,
     )
     refine: str | os.PathLike[str] | None = option(

@@ -7,7 +7,6 @@ measurements with the fingerprints of their compiled code, and the search over t
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import NamedTuple
 
 from normtune.errors import UsageError
@@ -19,11 +18,10 @@ from normtune.results.records import Device, Run
 from normtune.tuner.plan.plan import Plan, Task, plan, warm_start
 from normtune.tuner.plan.resume import Stored, known, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.search.control import ControlSample, WithControl
+from normtune.tuner.search.exhaustive import First
 from normtune.tuner.search.protocol import Known, Search, Strategy
-from normtune.tuner.search.refine import Refine, WithUntimed, answers_at
-from normtune.tuner.staleness.code import triton_version
-from normtune.tuner.staleness.stored import Comparison, Pair, compare, compare_instructions, is_other_code
+from normtune.tuner.search.refine import Refine, answers_at
+from normtune.tuner.staleness.stored import Pair, compare, compare_instructions, is_other_code
 from normtune.tuner.sweep.outlook import search_of
 from normtune.tuner.sweep.refine import RefinedTable
 from normtune.tuner.sweep.request import Request, Wanted
@@ -37,10 +35,9 @@ class PreparedSweep(NamedTuple):
         target: its limits.
         lines: about stored measurements whose kernels changed.
         stored: the stored measurements.
-        plan: the wanted problems and configs; for `stale`, only stale ones and the control sample.
+        plan: the wanted problems and configs; for `stale`, only stale ones.
         strategy: creates the search.
         search: over the plan, with the stored measurements.
-        control: control sample for `stale`; None without that option.
         key: of the request, see `Request.key`.
     """
 
@@ -51,7 +48,6 @@ class PreparedSweep(NamedTuple):
     plan: Plan
     strategy: Strategy
     search: Search
-    control: ControlSample | None = None
     key: str | None = None
 
     def is_of(self, device: Device, target: Target) -> bool:
@@ -100,7 +96,6 @@ def prepare(
     stored: Stored = {}
     lines = unnoticed(problem.operator for problem in wanted.problems)
     runs: Sequence[Run] = ()
-    control = None
     corrected: dict[Pair, tuple[str, str]] = {}
     if store:
         coverage, runs = store.coverage(device, request.regime), store.runs()
@@ -133,17 +128,13 @@ def prepare(
                 lines.append(f"measured again because nothing else compares their times: {len(unlinked)} measurements")
             stored = {**stored, **unlinked}
         chosen = stale_plan(stored, target)
-        if chosen.tasks or _is_new(runs, device, request.regime, other):
-            control = ControlSample(stored, target)
-            chosen = chosen._replace(tasks=(*control.tasks, *chosen.tasks))
-            strategy = partial(WithControl, strategy=strategy, sample=control)
     elif wanted.refined:
         chosen, strategy = _refinement_plan(request, wanted.refined, stored, device, target)
     else:
         chosen = wanted.plan(request.space_of(wanted.problems, device), target, always, request.leaves_out)
         strategy = request.search(warm_start(chosen, always, target))
     search = search_of(chosen, strategy, stored, request.retry_failed)
-    return PreparedSweep(device, target, lines, stored, chosen, strategy, search, control, key)
+    return PreparedSweep(device, target, lines, stored, chosen, strategy, search, key)
 
 
 def _refinement_plan(
@@ -172,11 +163,11 @@ def _refinement_plan(
     untimed = table.untimed(before, target, None if isinstance(recorded, str) else recorded)
     wanted = tuple(Refine(disputed.tasks, before, refinement).pending())
 
-    def strategy(tasks: Sequence[Task], _: Known) -> WithUntimed:
+    def strategy(tasks: Sequence[Task], _: Known) -> First:
         """The search over all disputed shapes, because measurements may show others to be uncertain."""
         too_large = {*wanted, *untimed}.difference(tasks)
         refine = Refine([task for task in disputed.tasks if task not in too_large], before, refinement)
-        return WithUntimed(refine, [task for task in untimed if task not in too_large])
+        return First([task for task in untimed if task not in too_large], refine)
 
     return disputed._replace(tasks=(*untimed, *wanted)), strategy
 
@@ -185,14 +176,3 @@ def is_finished(key: str | None, runs: Iterable[Run], device: Device, regime: st
     """Whether a run of the request with this key on a device of this kind has finished."""
     same_kind = (run.protocol for run in runs if run.device.kind == device.kind and run.regime == regime)
     return key is not None and any(protocol.get("finished") == key for protocol in same_kind)
-
-
-def _is_new(runs: Iterable[Run], device: Device, regime: str, other: Comparison) -> bool:
-    """Whether the newest run on devices of a kind had another driver or Triton."""
-    same_kind = [run for run in runs if run.device.kind == device.kind and run.regime == regime]
-    newest = max(same_kind, key=lambda run: run.started, default=None)
-    if newest is None:
-        return False
-    return newest.device.driver != device.driver or (
-        bool(other.same) and newest.software.get("triton") != triton_version()
-    )

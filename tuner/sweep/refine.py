@@ -21,7 +21,7 @@ from normtune.kernels.target import Target
 from normtune.results.records import Device
 from normtune.tuner.device.open import measurable
 from normtune.tuner.plan import grids
-from normtune.tuner.plan.plan import ByProblem, Task, candidates
+from normtune.tuner.plan.plan import ConfigsOf, Task, candidates
 from normtune.tuner.search.protocol import Known, medians_of
 from normtune.tuner.search.refine import Refinement, answers_at
 
@@ -48,7 +48,7 @@ class RefinedTable(NamedTuple):
     box: Box
     until: float
 
-    def untimed(self, stored: Known, target: Target, recorded: ByProblem | None) -> list[Task]:
+    def untimed(self, stored: Known, target: Target, recorded: ConfigsOf | None) -> list[Task]:
         """For each measured problem the table's configs without a time, beside the fastest ones.
 
         Args:
@@ -83,9 +83,9 @@ class RefinedTable(NamedTuple):
         if recorded is None:
             sizes = (grids.between(*own[1:], unit) for own, unit in zip(box, (1, 16), strict=True))
             everywhere = grids.shapes("default", *sizes)
-            return Refinement(self.trees, self.choices, self.until, dict.fromkeys(self.trees, everywhere))
+            return Refinement(self.choices, self.until, dict.fromkeys(self.trees, everywhere))
         shapes = {key: [shape for shape in sorted(recorded.get(key, ())) if box.holds(shape)] for key in self.trees}
-        return Refinement(self.trees, self.choices, self.until, shapes)
+        return Refinement(self.choices, self.until, shapes)
 
 
 def refined_table(

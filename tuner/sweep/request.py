@@ -24,7 +24,7 @@ from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import check_regime
 from normtune.tuner.device.open import names_of, recorded
 from normtune.tuner.plan import grids
-from normtune.tuner.plan.plan import PORTFOLIO, RECORDED, SPACES, USUAL, ByProblem, Plan, plan, problems
+from normtune.tuner.plan.plan import PORTFOLIO, RECORDED, SPACES, USUAL, ConfigsOf, Plan, plan, problems
 from normtune.tuner.plan.resume import key_of
 from normtune.tuner.search.protocol import Search, Strategy
 from normtune.tuner.search.registry import check_search, search
@@ -185,15 +185,15 @@ class Request(SweepOptions):
         chosen = search(self.chosen.strategy)
         return not self.stale and self.refine is None and chosen.leaves_out
 
-    def always(self, problems: Sequence[Problem], device: Device, target: Target) -> ByProblem:
+    def always(self, problems: Sequence[Problem], device: Device, target: Target) -> ConfigsOf:
         """The configs that are timed at each problem, whatever the space and the search."""
         return always(problems, device, target, self.baseline)
 
-    def space_of(self, problems: Sequence[Problem], device: Device) -> str | ByProblem:
+    def space_of(self, problems: Sequence[Problem], device: Device) -> str | ConfigsOf:
         """The name of the space, or the configs of a recording."""
         return recorded(problems, device, self.regime) if self.chosen.space == RECORDED else self.chosen.space
 
-    def search(self, advice: ByProblem | None = None) -> Strategy:
+    def search(self, advice: ConfigsOf | None = None) -> Strategy:
         """The strategy; a search that leaves configs out begins with those in `advice`."""
         chosen: Callable[..., Search] = search(self.chosen.strategy)
         options: dict[str, Any] = {} if self.studies is None else {"studies": Path(self.studies)}
@@ -204,7 +204,7 @@ class Request(SweepOptions):
         options |= {} if self.until_percent is None else {"until": self.until_percent / 100}
         return partial(chosen, **options, advice=advice)
 
-    def key(self, always: ByProblem) -> str | None:
+    def key(self, always: ConfigsOf) -> str | None:
         """Key of the request, see `resume.key_of`; None if the unmeasured rest follows from the store."""
         if not self.leaves_out or self.retry_failed:
             return None
@@ -257,7 +257,7 @@ class Wanted(NamedTuple):
     beyond: int = 0
     refined: RefinedTable | None = None
 
-    def plan(self, space: str | ByProblem, target: Target, always: ByProblem, is_sampled: bool = False) -> Plan:
+    def plan(self, space: str | ConfigsOf, target: Target, always: ConfigsOf, is_sampled: bool = False) -> Plan:
         """The plan of a space on these problems, with the configs that are always timed; as `plan.plan`."""
         whole = plan(self.problems, space, target, always, is_sampled)
         return whole._replace(reduced=self.reduced, beyond=self.beyond)

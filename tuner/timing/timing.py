@@ -97,7 +97,7 @@ def _copy(tensors: Mapping[str, Tensor]) -> None:
 
 
 class CudaSession(Generic[Label]):
-    """Timing of the launches of one problem in a regime: a `search.rounds.Session` with labels of any type."""
+    """Timing of the launches of one problem in a regime: a `search.rounds.ProblemSession` with labels of any type."""
 
     def __init__(
         self,

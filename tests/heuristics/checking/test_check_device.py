@@ -15,22 +15,24 @@ from normtune.benchmarks import planted, staleness
 from normtune.benchmarks.replays import Replay, own_table
 from normtune.errors import Terminated
 from normtune.heuristics.rules import liger
+from normtune.kernels.config import COPY
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Gpu, parse
 from normtune.kernels.tablefile.tree import choose, configs_of
-from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.exchange.recording import load_recording
 from normtune.results.records import Outcome
 from normtune.tests.commands import main
 from normtune.tests.heuristics.made_up import rehashed
+from normtune.tests.tuner.benches import MadeUp
 from normtune.tuner.checking import api as check_api
 from normtune.tuner.checking import subject
-from normtune.tuner.checking.recheck import Recheck
+from normtune.tuner.checking.recheck import measure
 from normtune.tuner.checking.session import CheckSession, ProbeRequest
 from normtune.tuner.checking.verdict import AMBIGUOUS, OK, promises_too_much
+from normtune.tuner.sweep.summary import Summary
 
 H200 = locate.SHIPPED / "nvidia_h200.py"
 REPLAY = "replay:nvidia-h200"
@@ -133,14 +135,14 @@ def test_variants_that_were_not_measured_do_not_matter_and_stale_ones_do(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def only(plain: bool, *, fail: bool = False) -> Result:
-        def measure(session: CheckSession, *_: object) -> Recheck:
+        def measure(session: CheckSession, *_: object) -> Summary:
             for probe in session.probes:
                 if session.functions[probe.function].is_plain or not plain:
                     rounds = tuple(range(16))
                     fails = fail and not session.functions[probe.function].is_plain
                     own = Outcome("wrong_result", "y is off") if fails else Outcome("ok", "", rounds, (1000,) * 16)
                     session.learn(probe, probe.config, {probe.config: own})
-            return Recheck()
+            return Summary()
 
         monkeypatch.setattr(check_api, "measure", measure)
         return check("--device", REPLAY, "heuristics.py")
@@ -209,7 +211,7 @@ def test_a_store_keeps_what_was_measured(table: Path) -> None:
     assert sum(map(len, frame["samples"])) == int(re.search(r"shapes, (\d+) timings", result.stdout)[1])  # type: ignore[index]
 
 
-def test_functions_that_ask_for_one_shape_share_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_that_ask_for_one_shape_share_a_race() -> None:
     problem = Problem.of("rms_norm_forward", 4096, 1024, "bfloat16")
     few, more, most = (RMSNormConfig("row", 1, warps) for warps in (2, 4, 8))
     session, bench = (
@@ -219,18 +221,14 @@ def test_functions_that_ask_for_one_shape_share_a_race(monkeypatch: pytest.Monke
                 ProbeRequest(1, problem, more, (most,), 0, False),
             )
         ),
-        Mock(),
+        MadeUp(),
     )
-    bench.target = TARGETS["sm_90"]
-    begun = Mock()
-    monkeypatch.setattr("normtune.tuner.checking.recheck.recheck", begun)
-    check_api.measure(session, bench, None)
-    _, (task,), asker, *_ = begun.call_args.args
+    measure(session, bench, None)
+    (task,) = bench.measured
     assert {candidate.config for candidate in task.candidates} == {few, more, most}
-    answers = Mock()
-    asker.learn(task, answers)
-    told = [call.args for call in session.learn.call_args_list]
-    assert told == [(session.probes[0], few, answers), (session.probes[1], more, answers)]
+    told = [call.args[:2] for call in session.learn.call_args_list]
+    assert told == [(session.probes[0], few), (session.probes[1], more)]
+    assert {*session.learn.call_args.args[2]} == {COPY, few, more, most}
 
 
 @pytest.mark.slow
@@ -291,10 +289,10 @@ def test_a_recording_without_the_functions_of_a_table_is_named(tmp_path: Path) -
 def test_a_stale_table_fails_a_pull_request(
     table: Path, monkeypatch: pytest.MonkeyPatch, format_: str, level: str
 ) -> None:
-    def measure(session: CheckSession, *_: object) -> Recheck:
+    def measure(session: CheckSession, *_: object) -> Summary:
         for probe in session.probes:
             session.learn(probe, probe.config, {probe.config: Outcome("wrong_result", "y is off")})
-        return Recheck()
+        return Summary()
 
     monkeypatch.setattr(check_api, "measure", measure)
     result = check("--device", REPLAY, "heuristics.py", "--format", format_)

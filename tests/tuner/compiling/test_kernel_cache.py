@@ -6,11 +6,12 @@ import shutil
 
 import pytest
 
-from normtune.errors import UsageError
+from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
+from normtune.tests.commands import one_line
 from normtune.tests.tuner.benches import sweep
 from normtune.tuner.compiling import ahead
 from normtune.tuner.compiling.binaries import Compilers
@@ -23,7 +24,7 @@ from normtune.tuner.compiling.kernel_cache import (
     key_of,
     triton_version,
 )
-from normtune.tuner.compiling.pool import CompilePool
+from normtune.tuner.compiling.pool import CompilePool, compile_all
 from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import Plan, Task, candidates
@@ -216,6 +217,19 @@ def test_a_damaged_binary_is_compiled_and_the_folder_is_not_changed(tmp_path, ow
     made = {kernel for result in done for kernel in result.made}
     assert made == {binary.parent.name for binary in binaries[: len(DAMAGES)]}
     assert {path.parent.name for path in own_cache.rglob("*.cubin")} == made and files(folder) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["truncated", "a byte less", "empty", "zeros"])
+def test_a_damaged_binary_of_the_users_own_cache_is_named(own_cache, damage):
+    plan = plan_of("rms_norm_forward", CONFIGS[0], hiddens=(256,))
+    list(compile_all(plan.jobs(), "sm_90"))
+    (binary,) = own_cache.rglob("*.cubin")
+    DAMAGES[damage](binary)
+    with one_line(NormtuneError, f"Triton's cache has a damaged binary: delete {binary.parent}, and it is compiled"):
+        list(compile_all(plan.jobs(), "sm_90"))
+    shutil.rmtree(binary.parent)
+    assert [result.status for result in compile_all(plan.jobs(), "sm_90")] == ["ok"]
 
 
 @pytest.mark.slow

@@ -48,8 +48,8 @@ def known(shapes):
 POOL = [(rows, hidden) for rows in ROWS for hidden in HIDDEN if (rows, hidden) not in GRID]
 
 
-def refined(until, before=GRID, tree=FITTED, seconds=math.inf):
-    refinement = Refinement({KIND: tree}, {}, until, {KIND: POOL})
+def refined(until, before=GRID, seconds=math.inf):
+    refinement = Refinement({}, until, {KIND: POOL})
     made = []
 
     def strategy(tasks, _):
@@ -61,7 +61,7 @@ def refined(until, before=GRID, tree=FITTED, seconds=math.inf):
 
 
 def test_other_functions_and_shapes_at_which_all_failed_dispute_nothing():
-    refinement = Refinement({KIND: FITTED}, {}, 0.0, {KIND: POOL})
+    refinement = Refinement({}, 0.0, {KIND: POOL})
     other, failed = Problem(KIND._replace(dtype="float16"), *GRID[0]), Problem(KIND, *POOL[0])
     given = known(GRID) | {other: {FEW: Coverage("ok", "", 16, 1)}, failed: {FEW: Coverage("timeout", "", 0, None)}}
     found, expected = (refinement.disputes(stored) for stored in (given, known(GRID)))
@@ -92,9 +92,7 @@ def test_it_ends_when_the_stated_loss_is_reached_and_not_before():
 
 
 def test_a_race_whose_device_was_lost_begins_again():
-    search = Refine(
-        [space(shape).task for shape in POOL], known(GRID), Refinement({KIND: FITTED}, {}, 0.0, {KIND: POOL})
-    )
+    search = Refine([space(shape).task for shape in POOL], known(GRID), Refinement({}, 0.0, {KIND: POOL}))
     task = next(search.ask())
     for _ in range(2):
         assert next(search.race(task)).configs == task.configs
@@ -111,7 +109,7 @@ def test_what_is_expected_at_other_shapes_is_what_is_lost_there():
         few = times(shape[0])[FEW] * math.exp(0.06 * math.sin(sum(shape)))
         return {FEW: few, MANY: 100_000}
 
-    disputes = Disputes(FITTED, POOL, {shape: uneven(shape) for shape in GRID})
+    disputes = Disputes(POOL, {shape: uneven(shape) for shape in GRID})
     assert disputes.expected is None
     for _ in range(60):
         shape = disputes.draw()
@@ -132,14 +130,14 @@ def test_each_task_is_the_one_worth_most():
     worth = [one.worth for one in search._disputes[KIND].open()]
     assert worth == sorted(worth, reverse=True)
     tasks = [space(shape).task for shape in POOL]
-    drawn, first = [*Refine(tasks, known(GRID), Refinement({KIND: FITTED}, {}, 0.0, {KIND: POOL})).ask()][:2]
-    fresh = Disputes(FITTED, POOL, {shape: times(shape[0]) for shape in GRID})
+    drawn, first = [*Refine(tasks, known(GRID), Refinement({}, 0.0, {KIND: POOL})).ask()][:2]
+    fresh = Disputes(POOL, {shape: times(shape[0]) for shape in GRID})
     assert drawn.problem.shape == fresh.draw() and first.problem.shape == fresh.open()[0].shape
 
 
 def test_only_configs_that_are_nearly_the_best_at_a_neighbour_are_raced_at_a_chosen_shape():
     tasks = [space(shape).task for shape in POOL]
-    search = Refine(tasks, known(GRID), Refinement({KIND: Leaf(FEW)}, {}, 0.0, {KIND: POOL}))
+    search = Refine(tasks, known(GRID), Refinement({}, 0.0, {KIND: POOL}))
     drawn, *chosen = search.ask()
     assert {*drawn.configs} == {FEW, MANY}
     assert {*next(task for task in chosen if task.problem.rows > 4096).configs} == {MANY}
@@ -159,28 +157,19 @@ def test_a_search_that_was_cut_off_goes_on_where_it_was():
     assert half + rest == whole and not search.pending()
 
 
-def test_a_function_of_one_config_has_no_threshold():
-    assert refined(0.0, tree=Leaf(MANY))[1]._disputes[KIND].thresholds() == []
-
-
 def test_a_task_that_fails_is_not_asked_for_again():
-    search = Refine(
-        [space(shape).task for shape in POOL], known(GRID), Refinement({KIND: FITTED}, {}, 0.0, {KIND: POOL})
-    )
+    search = Refine([space(shape).task for shape in POOL], known(GRID), Refinement({}, 0.0, {KIND: POOL}))
     task = search.pending()[0]
     search.race(task)
     search.tell(task, {})
     assert task not in search.pending()
 
 
-def test_the_uncertain_threshold_is_named_with_the_measured_sizes_around_it():
-    (threshold,) = Disputes(FITTED, POOL, {shape: times(shape[0]) for shape in GRID}).thresholds()
-    assert threshold[:4] == ("rows", 512, 64, 4096) and threshold.loss > 0
+def test_the_expected_loss_is_told():
     (line,) = refined(0.1)[1].report()["refinement"]
     assert line.startswith("made_up float32: expected loss at shapes that were not measured: 0.0")
     (line,) = refined(0.1, seconds=0.0)[1].report()["refinement"]
     assert "not measured: too few shapes (10 drawn at random) to say" in line
-    assert "; rows >= 512 (measured at 64 and 4096): " in line
 
 
 def test_sizes_between():
@@ -195,9 +184,7 @@ def test_the_configs_of_the_table_are_timed_wherever_a_shape_is_measured():
     """At few rows MANY is 12 % slower than FEW, so that neighbours alone do not ask for it."""
 
     def first(choices):
-        search = Refine(
-            [space(shape).task for shape in POOL], known(GRID), Refinement({KIND: FITTED}, choices, 0.0, {KIND: POOL})
-        )
+        search = Refine([space(shape).task for shape in POOL], known(GRID), Refinement(choices, 0.0, {KIND: POOL}))
         return {task.problem.shape: set(task.configs) for task in search.pending()}
 
     few = [shape for shape, configs in first({}).items() if configs == {FEW}]

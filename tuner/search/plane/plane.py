@@ -19,7 +19,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem
 from normtune.results.records import Outcome
-from normtune.tuner.plan.plan import ByProblem, Task
+from normtune.tuner.plan.plan import ConfigsOf, Task
 from normtune.tuner.plan.pool import Pool
 from normtune.tuner.plan.task_queue import TaskQueue
 from normtune.tuner.search.adaptive import FIRST_BLOCKS
@@ -56,7 +56,7 @@ class Plane(Search):
         self,
         tasks: Sequence[Task],
         known: Known,
-        advice: ByProblem | None = None,
+        advice: ConfigsOf | None = None,
         seed: int = 0,
         most: int | None = None,
         until: float | None = None,
