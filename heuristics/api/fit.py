@@ -236,8 +236,7 @@ class FitRequest(FitKeywords, Elsewhere):
         "Bytes of the L2 cache of the GPU of a DataFrame. Default: those of the best-known GPU of the target."
     )
     replaces: str | os.PathLike[str] | None = option(
-        "A table's file: the new table stays near it where times cannot tell them apart, and no leaf becomes slower, "
-        "as where `fit` replaces a table."
+        "A table's file, which the new table is compared with, as where `fit` replaces a table."
     )
 
 
@@ -277,20 +276,20 @@ def fit(request: FitRequest) -> Table:
     if options.device is not None:
         evidence = on_device(evidence, options.device)
     incumbents = None if options.baseline is None else baselines.baseline(options.baseline, Path())
-    if request.replaces is not None:
-        incumbents = baselines.of_file(request.replaces, replaced=True)
-    return fitted(evidence, options, incumbents, source)
+    replaced = None if request.replaces is None else baselines.of_file(request.replaces)
+    return fitted(evidence, options, source, incumbents, replaced)
 
 
 def fitted(
     evidence: Evidence,
     options: FitOptions,
-    incumbents: Incumbents | None,
     source: Source | None,
+    incumbents: Incumbents | None = None,
+    replaced: Incumbents | None = None,
     progress: Progress | None = None,
 ) -> Table:
-    """The same as `fit`, of loaded measurements of one GPU; `progress` as in `pipeline.fit`."""
-    result = fit_evidence(evidence, options, incumbents=incumbents, progress=progress)
+    """The same as `fit`, of loaded measurements of one GPU; the last three arguments as in `pipeline.fit`."""
+    result = fit_evidence(evidence, options, incumbents=incumbents, replaced=replaced, progress=progress)
     return Table(
         device=result.device,
         options=options,

@@ -1,17 +1,16 @@
 """The function of least regret on one timing matrix; `sharing` decides whether another function is shared instead.
 
 First the optimum is found. Of the trees whose loss exceeds the optimum's by at most the tie, the simplest is chosen
-(`simplify`). Leaves slower than the baseline are replaced (`guard`). The gap to the optimum is one of the figures.
+(`simplify`). Configs slower than the baseline's are barred before (`guard`). The gap to the optimum is one of the
+figures.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting import figures
 from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.figures import Figures
-from normtune.heuristics.fitting.guard import Guard
 from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
 from normtune.heuristics.fitting.result import FittedFunction
 from normtune.heuristics.regret.fixed_log import ratio
@@ -24,10 +23,8 @@ from normtune.heuristics.solver.simplify import cost_of, simplified
 from normtune.heuristics.solver.strips import Strips
 from normtune.kernels.tablefile.tree import Tree, configs_of, counted_leaves, distinct, leaves
 
-# The most leaves, and configs, in `_avoiding`: twice as many take half a minute on the recording grid.
-_MOST_TRIED = 64
 # Figures that a refit takes from the header of the table.
-_DECIDED = ("kept", "cross_validated", "plain_validated", "worst_validated", "extrapolated", "slower", "uncompared")
+_DECIDED = ("cross_validated", "plain_validated", "worst_validated", "extrapolated")
 
 
 class Conditioned(NamedTuple):
@@ -39,7 +36,6 @@ class Conditioned(NamedTuple):
         in_bins: `allowed` in bins.
         few: the configs, if their number is limited.
         limits: the conditions as text.
-        strict: whether configs slower than the baseline are also excluded.
     """
 
     matrix: TimingMatrix
@@ -47,27 +43,58 @@ class Conditioned(NamedTuple):
     in_bins: Bins
     few: Few | None
     limits: str
-    strict: bool = False
 
 
-def sought(case: Case, enough: int, most: int) -> tuple[Conditioned, Optima, int | None]:
-    """The conditions, the optima under them for up to `most` leaves, and the leaves of the optimum to match.
+class Solved(NamedTuple):
+    """The optima under the conditions of a fit.
 
-    The last is None if no tree exists.
+    Attributes:
+        conditions: of the fit.
+        optima: under them.
+        count: leaves of the optimum to match; None if no tree exists.
     """
-    conditions = conditioned(case, enough)
-    optima = case.solver.optima(conditions.in_bins, most)
-    return conditions, optima, most if case.known else _leaves_to_match(optima, enough)
+
+    conditions: Conditioned
+    optima: Optima
+    count: int | None
 
 
-def conditioned(case: Case, count: int) -> Conditioned:
-    """The conditions from the options, for trees of at most `count` leaves.
+def solved(case: Case, matrix: TimingMatrix, enough: int, most: int, bound: int) -> Solved:
+    """The optima for the entries of `matrix`, of up to `most` leaves; if there is no tree, of more, up to `bound`."""
+    while True:
+        conditions = conditioned(case, matrix, enough)
+        optima = case.solver.optima(conditions.in_bins, most)
+        count = most if case.known else _leaves_to_match(optima, enough)
+        if count is not None or most >= bound:
+            return Solved(conditions, optima, count)
+        enough = most = min(2 * most, bound)
+
+
+def _nowhere_slower(case: Case, enough: int, most: int, bound: int) -> Solved | None:
+    """The same without configs slower than the baseline's; None if there are none, or without a tree."""
+    if case.guarded is None:
+        return None
+    try:
+        result = solved(case, case.guarded, enough, most, bound)
+    except NormtuneError:  # --max-configs is too small for it
+        return None
+    optima, count = result.optima, result.count
+    if not case.known and optima.least_measured(enough) is None:  # then as few leaves as there is a tree of
+        count = next((few for few in range(enough, optima.most + 1) if optima.least(few) is not None), None)
+    if count is None or optima.least(count) is None:
+        return None
+    limits = f"{result.conditions.limits} nowhere slower than the baseline"
+    return Solved(result.conditions._replace(limits=limits), optima, count)
+
+
+def conditioned(case: Case, matrix: TimingMatrix, count: int) -> Conditioned:
+    """The conditions from the options on the entries of `matrix`, for trees of at most `count` leaves.
 
     Raises:
         NormtuneError: no set of so few configs is legal everywhere.
     """
-    matrix, legality, options = case.matrix, case.legality, case.options
-    allowed, few, limits, cap = matrix, None, "", options.cap
+    allowed, legality, options = matrix, case.legality, case.options
+    few, limits, cap = None, "", options.cap
     if options.max_configs is not None:
         few = None if cap is None else few_configs(allowed.within(cap), legality, options.max_configs, leaves=count)
         # Without such a set the message names the bound that is possible.
@@ -75,7 +102,7 @@ def conditioned(case: Case, count: int) -> Conditioned:
         if few is None:
             raise NormtuneError(
                 f"no choice of at most {options.max_configs} config{'s' * (options.max_configs != 1)} covers "
-                f"{matrix.key}: each is illegal or was not measured somewhere; allow more with "
+                f"{case.key}: each is illegal or was not measured somewhere; allow more with "
                 "--max-configs, or sweep the default space"
             )
         allowed = allowed.of_configs(few.configs)
@@ -83,7 +110,7 @@ def conditioned(case: Case, count: int) -> Conditioned:
     if cap is not None:
         allowed = allowed.within(cap)
         limits += f" with no shape above {ratio(cap)}"
-    return Conditioned(matrix, allowed, bins(allowed, legality), few, limits)
+    return Conditioned(case.matrix, allowed, bins(allowed, legality), few, limits)
 
 
 def _leaves_to_match(optima: Optima, enough: int) -> int | None:
@@ -115,67 +142,42 @@ def no_tree(case: Case, conditions: Conditioned, most: int) -> str:
     )
 
 
-def fit_function(case: Case, bound: int | None = None) -> FittedFunction:
+def fit_function(case: Case, fewest: int | None = None) -> FittedFunction:
     """The function of a case.
 
     Args:
         case: data and conditions.
-        bound: the most leaves after slow leaves are replaced by the baseline's answers; None for any number.
+        fewest: leaves to try first, where `--leaves` is given; None for `--leaves`.
 
     Raises:
         NormtuneError: no legal tree has so few leaves, or meets the conditions.
     """
-    matrix, legality, options = case.matrix, case.legality, case.options
-    known, baseline, guard = case.known, case.baseline, case.guard
-    validated, enough, most = None, None, known.figures.asked if known else options.leaves or MAX_LEAVES[0]
-    if known is None and options.leaves is None:
-        most = most_leaves(matrix, case.solver.optima(bins(matrix, legality), MAX_LEAVES[1]))
+    matrix, legality, options, known = case.matrix, case.legality, case.options, case.known
+    validated, enough, most = None, None, known.figures.asked if known else fewest or options.leaves or MAX_LEAVES[0]
     if known is None:
+        if options.leaves is None:
+            most = most_leaves(matrix, case.solver.optima(bins(matrix, legality), MAX_LEAVES[1]))
         validated = cross_validated(matrix, legality, most, options.max_configs)
         enough = None if options.leaves else validated.chosen()
-    validated_leaves = most
-    conditions, optima, count = sought(case, enough or most, most)
     # Without a bound from the user, a function may have as many leaves as it needs.
-    while count is None and known is None and options.leaves is None and most < MOST_LEAVES:
-        most = min(2 * most, MOST_LEAVES)
-        conditions, optima, count = sought(case, most, most)
+    bounds = enough or most, most, most if known else options.leaves or MOST_LEAVES
+    conditions, optima, count = _nowhere_slower(case, *bounds) or solved(case, matrix, *bounds)
     best = _within_tie(matrix, optima, count, options)
     if best is None or count is None:
-        raise NormtuneError(no_tree(case, conditions, most))
-
-    # A refit scores the tree of the earlier fit only if it depends on a replaced table, which no longer exists.
-    kept, replacing, advice = 0, case.given is not None, ""
-    if case.given is not None:
-        tree = case.given
-    else:
-        simplest = tree = simplified(optima, best.tree, best.budget)
-        if baseline and guard:
-            unguarded, (tree, kept) = tree, guard.guarded(conditions.in_bins, tree)
-            if (known and known.figures.strict) or _is_beyond(case, guard, tree, bound):
-                strict = _nowhere_slower(case, guard, min(enough or most, most), most)
-                if strict is None:
-                    tree, kept, advice = unguarded, 0, _avoiding(case, guard, most)
-                elif not baseline.is_replaced:
-                    kept, (conditions, optima, count, tree) = 0, strict
-                else:  # a check cannot repeat conditions that come from a table that no longer exists
-                    tree = strict[-1]
-            replacing = baseline.is_replaced and tree != simplest
-        tree = crossed(matrix, legality, tree)
+        raise NormtuneError(no_tree(case, conditions, bounds[-1]))
+    tree = crossed(matrix, legality, simplified(optima, best.tree, best.budget))
     if known:
         decided = {name: getattr(known.figures, name) for name in _DECIDED}
     else:
-        shown = min(best.leaves, validated_leaves)
+        shown = min(best.leaves, most)
         decided = {
-            "kept": kept,
             "cross_validated": validated and validated.inside(shown),
             "plain_validated": validated and validated.plain_inside(shown),
             "worst_validated": validated and validated.worst_inside(shown),
             "extrapolated": validated and validated.outside(shown),
-            "slower": guard.slower(tree) if guard else None,
-            "uncompared": guard.uncompared(tree) if guard else 0,
         }
-    scored = _figures(conditions, optima, tree, count)._replace(**decided, advice=advice)
-    return FittedFunction(matrix.key, tree, legality.dtypes, scored, replacing)
+    scored = _figures(conditions, optima, tree, count)._replace(**decided)
+    return FittedFunction(matrix.key, tree, legality.dtypes, case.against_baseline(scored, tree))
 
 
 class _WithinTie(NamedTuple):
@@ -225,47 +227,6 @@ def least_measured(matrix: TimingMatrix, optima: Optima | Strips, count: int) ->
     return None if least is None else least // int(matrix.weight.sum())
 
 
-def _is_beyond(case: Case, guard: Guard, tree: Tree, bound: int | None) -> bool:
-    """Whether a tree with replaced leaves exceeds the bound on leaves, or on configs, and is still slower somewhere."""
-    if bound is not None and leaves(tree) > bound:
-        return True
-    return case.options.max_configs is not None and guard.refuses(tree)
-
-
-def _nowhere_slower(case: Case, guard: Guard, enough: int, most: int) -> tuple[Conditioned, Optima, int, Tree] | None:
-    """The best tree within all bounds that has no config slower than the baseline; None if none exists."""
-    matrix = case.matrix
-    strict = case.on(matrix.without(guard.refused), case.known)
-    try:
-        conditions, optima, count = sought(strict, enough, most)
-    except NormtuneError:
-        return None
-    best = _within_tie(matrix, optima, count, case.options)
-    if best is None or count is None:
-        return None
-    tree = simplified(optima, best.tree, best.budget)
-    return conditions._replace(matrix=matrix, strict=True), optima, count, tree
-
-
-def _avoiding(case: Case, guard: Guard, most: int) -> str:
-    """Options with which a table is nowhere slower than the baseline; empty if none are found.
-
-    They have the fewest leaves; with a bound on configs, both bounds are doubled until they suffice.
-    """
-    options = case.options
-    while most < _MOST_TRIED or (options.max_configs or _MOST_TRIED) < _MOST_TRIED:
-        most = min(2 * most, _MOST_TRIED)
-        options = replace(options, max_configs=options.max_configs and min(2 * options.max_configs, _MOST_TRIED))
-        strict = _nowhere_slower(replace(case, options=options), guard, most, most)
-        if strict:
-            optima = strict[1]
-            if options.max_configs is None:
-                most = next(count for count in range(1, most + 1) if optima.least(count) is not None)
-            few = [f"--max-configs {options.max_configs}"] if options.max_configs else []
-            return " ".join([f"--leaves {most}", *few])
-    return ""
-
-
 def _figures(conditions: Conditioned, optima: Optima, tree: Tree, asked: int) -> Figures:
     count, matrix, few = leaves(tree), conditions.matrix, conditions.few
     optima = optima.up_to(max(count, optima.most))
@@ -282,6 +243,5 @@ def _figures(conditions: Conditioned, optima: Optima, tree: Tree, asked: int) ->
         asked=asked,
         gap=gap if penalised is None else min(gap, max(0, penalised - optimum)),
         limits=conditions.limits,
-        strict=conditions.strict,
         few=None if few is None else (few.bound, few.mean),
     )

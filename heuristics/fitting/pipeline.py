@@ -25,7 +25,6 @@ from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Shape
-from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target, target_for
 from normtune.results.parallel.maps import in_order
 from normtune.results.records import Device
@@ -50,8 +49,8 @@ def fit(
     options: FitOptions | None = None,
     *,
     incumbents: Incumbents | None = None,
+    replaced: Incumbents | None = None,
     known: Mapping[Key, TableEntry] | None = None,
-    given: Mapping[Key, Tree] | None = None,
     progress: Progress | None = None,
 ) -> Fit:
     """The best table for the evidence.
@@ -60,8 +59,8 @@ def fit(
         evidence: measurements of one device.
         options: of the fit; None for the defaults.
         incumbents: the baseline; no leaf may be slower.
+        replaced: the table that the new one replaces, which it is compared with in place of a baseline.
         known: by key decisions of an earlier fit, which are kept.
-        given: by key trees of an earlier fit, which are scored instead of fitting them.
         progress: receives how many functions of how many are fitted; None for nobody.
 
     Raises:
@@ -78,8 +77,8 @@ def fit(
     data = used(evidence, options.operators)
     notes = older(selected, data)
     target = target_for(device.target, device.sms)
-    arguments = FitArguments(target, options, incumbents, known or {}, given or {})
-    in_use = InUse(incumbents, options.baseline or "the table that it replaces", device, target)
+    arguments = FitArguments(target, options, incumbents, known or {})
+    in_use = InUse(incumbents or replaced, options.baseline or "the table that it replaces", device, target)
     parts, weighting = of_operators(
         data, options, lambda spec, weighting: _part(data, spec, arguments, weighting, in_use), progress
     )

@@ -27,7 +27,6 @@ class FittedFunction:
         tree: the tree.
         dtypes: the dtypes that use it, the data's dtype first.
         figures: its losses.
-        replacing: whether it depends on the table that it replaces.
         beside: the cost of a batch-invariant function relative to the usual one; None for another function.
     """
 
@@ -35,7 +34,6 @@ class FittedFunction:
     tree: Tree
     dtypes: tuple[str, ...]
     figures: Figures
-    replacing: bool = False
     beside: Cost | None = None
 
     @property

@@ -173,8 +173,7 @@ def test_no_leaf_gives_way_to_a_baseline_of_which_unpaired_times_prove_nothing()
             (function,) = table.functions
             plain = fit_evidence(frame, table.options).functions[0]
             assert function.tree == plain.tree
-            assert (function.figures.kept, function.figures.slower, function.figures.uncompared) == (0, None, 0)
-            assert not function.replacing and not function.figures.strict
+            assert (function.figures.slower, function.figures.uncompared) == (None, 0)
             # The times of both are compared all the same.
             assert (table.figures()["faster"].iloc[0] > 0.1) == bool(baseline and leaves == 4)
     succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--baseline", "old.py", "--out", "new.py")
@@ -298,8 +297,10 @@ def test_times_of_others_stand_beside_those_of_normtune_and_change_nothing_of_th
     assert "left out 3 unpaired measurements of operators that normtune measured" in both.notes
     assert f"the times of mine are {UNPAIRED}: their noise is unknown, and they prove no baseline" in both.notes
     normtune.fit("all.db", leaves=2).save("old.py")
-    found = normtune.fit("all.db", leaves=3, replaces="old.py")
-    assert {one.key.operator for one in found.functions if one.replacing or one.figures.kept} <= {"toy"}
+    found = normtune.fit("all.db", leaves=3, baseline="old.py")
+    assert {one.key.operator for one in found.functions if one.figures.limits or one.figures.slower} <= {"toy"}
+    replaced = normtune.fit("all.db", leaves=3, replaces="old.py")
+    assert {key.operator for key, compared in replaced.fit.compared.items() if compared.slower} <= {"toy"}
     assert found.fit.unpaired and not alone.fit.unpaired
 
 
