@@ -211,7 +211,7 @@ class Table:
         gpu = emit.gpu_of(self.device)
         installing.check([gpu], force)
         again = command(self.source, self.options, installed_path(gpu.name))._replace(out="", install=True)
-        return installing.write_installed(emit.module_text(self.fit, again), gpu, self.fit.unpaired)
+        return installing.write_installed(emit.module_text(self.fit, again), gpu, self.fit.data.unpaired)
 
     def _repr_html_(self) -> str:
         """The verdict, and maps where the packages that draw are installed."""

@@ -11,7 +11,7 @@ from normtune.errors import NormtuneError
 from normtune.heuristics.fitting import figures
 from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.figures import Figures
-from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
+from normtune.heuristics.fitting.options import MOST_LEAVES
 from normtune.heuristics.fitting.result import FittedFunction
 from normtune.heuristics.regret.fixed_log import ratio
 from normtune.heuristics.regret.matrix import TimingMatrix
@@ -27,46 +27,30 @@ from normtune.kernels.tablefile.tree import Tree, configs_of, counted_leaves, di
 _DECIDED = ("cross_validated", "plain_validated", "worst_validated", "extrapolated")
 
 
-class Conditioned(NamedTuple):
-    """A timing matrix under the conditions of a fit.
-
-    Attributes:
-        matrix: all measurements; trees are scored on it.
-        allowed: the matrix without entries that the conditions exclude.
-        in_bins: `allowed` in bins.
-        few: the configs, if their number is limited.
-        limits: the conditions as text.
-    """
-
-    matrix: TimingMatrix
-    allowed: TimingMatrix
-    in_bins: Bins
-    few: Few | None
-    limits: str
-
-
 class Solved(NamedTuple):
     """The optima under the conditions of a fit.
 
     Attributes:
-        conditions: of the fit.
-        optima: under them.
-        count: leaves of the optimum to match; None if no tree exists.
+        in_bins: the entries that the conditions allow, in bins.
+        optima: of these bins.
+        match: leaves of the optimum to match; None if no tree exists.
+        few: the configs, if their number is limited.
+        limits: the conditions as text.
     """
 
-    conditions: Conditioned
+    in_bins: Bins
     optima: Optima
-    count: int | None
+    match: int | None
+    few: Few | None
+    limits: str
 
 
 def solved(case: Case, matrix: TimingMatrix, enough: int, most: int, bound: int) -> Solved:
     """The optima for the entries of `matrix`, of up to `most` leaves; if there is no tree, of more, up to `bound`."""
     while True:
-        conditions = conditioned(case, matrix, enough)
-        optima = case.solver.optima(conditions.in_bins, most)
-        count = most if case.known else _leaves_to_match(optima, enough)
-        if count is not None or most >= bound:
-            return Solved(conditions, optima, count)
+        result = conditioned(case, matrix, enough, most)
+        if result.match is not None or most >= bound:
+            return result
         enough = most = min(2 * most, bound)
 
 
@@ -78,17 +62,18 @@ def _nowhere_slower(case: Case, enough: int, most: int, bound: int) -> Solved | 
         result = solved(case, case.guarded, enough, most, bound)
     except NormtuneError:  # --max-configs is too small for it
         return None
-    optima, count = result.optima, result.count
+    optima, match = result.optima, result.match
     if not case.known and optima.least_measured(enough) is None:  # then as few leaves as there is a tree of
-        count = next((few for few in range(enough, optima.most + 1) if optima.least(few) is not None), None)
-    if count is None or optima.least(count) is None:
+        match = next((count for count in range(enough, optima.most + 1) if optima.least(count) is not None), None)
+    if match is None or optima.least(match) is None:
         return None
-    limits = f"{result.conditions.limits} nowhere slower than the baseline"
-    return Solved(result.conditions._replace(limits=limits), optima, count)
+    return result._replace(match=match, limits=f"{result.limits} nowhere slower than the baseline")
 
 
-def conditioned(case: Case, matrix: TimingMatrix, count: int) -> Conditioned:
-    """The conditions from the options on the entries of `matrix`, for trees of at most `count` leaves.
+def conditioned(case: Case, matrix: TimingMatrix, enough: int, most: int) -> Solved:
+    """The optima of up to `most` leaves for the entries of `matrix` that the options allow.
+
+    They match the optimum of `enough` leaves, for which few configs are chosen.
 
     Raises:
         NormtuneError: no set of so few configs is legal everywhere.
@@ -96,9 +81,9 @@ def conditioned(case: Case, matrix: TimingMatrix, count: int) -> Conditioned:
     allowed, legality, options = matrix, case.legality, case.options
     few, limits, cap = None, "", options.cap
     if options.max_configs is not None:
-        few = None if cap is None else few_configs(allowed.within(cap), legality, options.max_configs, leaves=count)
+        few = None if cap is None else few_configs(allowed.within(cap), legality, options.max_configs, leaves=enough)
         # Without such a set the message names the bound that is possible.
-        few = few or few_configs(allowed, legality, options.max_configs, leaves=count)
+        few = few or few_configs(allowed, legality, options.max_configs, leaves=enough)
         if few is None:
             raise NormtuneError(
                 f"no choice of at most {options.max_configs} config{'s' * (options.max_configs != 1)} covers "
@@ -110,7 +95,9 @@ def conditioned(case: Case, matrix: TimingMatrix, count: int) -> Conditioned:
     if cap is not None:
         allowed = allowed.within(cap)
         limits += f" with no shape above {ratio(cap)}"
-    return Conditioned(case.matrix, allowed, bins(allowed, legality), few, limits)
+    in_bins = bins(allowed, legality)
+    optima = case.solver.optima(in_bins, most)
+    return Solved(in_bins, optima, most if case.known else _leaves_to_match(optima, enough), few, limits)
 
 
 def _leaves_to_match(optima: Optima, enough: int) -> int | None:
@@ -126,7 +113,7 @@ def _leaves_to_match(optima: Optima, enough: int) -> int | None:
     return optima.fewest(bound)
 
 
-def no_tree(case: Case, conditions: Conditioned, most: int) -> str:
+def no_tree(case: Case, most: int) -> str:
     """The message for a case without a tree, with advice."""
     name, count = case.key, counted_leaves(most)
     if case.options.cap is not None:
@@ -161,11 +148,11 @@ def fit_function(case: Case, fewest: int | None = None) -> FittedFunction:
         enough = None if options.leaves else validated.chosen()
     # Without a bound from the user, a function may have as many leaves as it needs.
     bounds = enough or most, most, most if known else options.leaves or MOST_LEAVES
-    conditions, optima, count = _nowhere_slower(case, *bounds) or solved(case, matrix, *bounds)
-    best = _within_tie(matrix, optima, count, options)
-    if best is None or count is None:
-        raise NormtuneError(no_tree(case, conditions, bounds[-1]))
-    tree = crossed(matrix, legality, simplified(optima, best.tree, best.budget))
+    found = _nowhere_slower(case, *bounds) or solved(case, matrix, *bounds)
+    best = _within_tie(case, found)
+    if best is None:
+        raise NormtuneError(no_tree(case, bounds[-1]))
+    tree = crossed(matrix, legality, simplified(found.optima, best.tree, best.budget))
     if known:
         decided = {name: getattr(known.figures, name) for name in _DECIDED}
     else:
@@ -176,7 +163,7 @@ def fit_function(case: Case, fewest: int | None = None) -> FittedFunction:
             "worst_validated": validated and validated.worst_inside(shown),
             "extrapolated": validated and validated.outside(shown),
         }
-    scored = _figures(conditions, optima, tree, count)._replace(**decided)
+    scored = _figures(matrix, found, tree)._replace(**decided)
     return FittedFunction(matrix.key, tree, legality.dtypes, case.against_baseline(scored, tree))
 
 
@@ -188,12 +175,13 @@ class _WithinTie(NamedTuple):
     budget: int
 
 
-def _within_tie(matrix: TimingMatrix, optima: Optima, count: int | None, options: FitOptions) -> _WithinTie | None:
-    """A tree within the tie of the optimum of `count` leaves; None without an optimum."""
-    best = optima.least(count) if count else None
+def _within_tie(case: Case, found: Solved) -> _WithinTie | None:
+    """A tree within the tie of the optimum to match; None without an optimum."""
+    optima = found.optima
+    best = optima.least(found.match) if found.match else None
     if best is None:
         return None
-    budget = best + options.tie * int(matrix.weight.sum())
+    budget = best + case.options.tie * int(case.matrix.weight.sum())
     fewest = optima.fewest(budget)
     tree = optima.tree(fewest) if fewest else None
     if fewest is None or tree is None:
@@ -227,21 +215,21 @@ def least_measured(matrix: TimingMatrix, optima: Optima | Strips, count: int) ->
     return None if least is None else least // int(matrix.weight.sum())
 
 
-def _figures(conditions: Conditioned, optima: Optima, tree: Tree, asked: int) -> Figures:
-    count, matrix, few = leaves(tree), conditions.matrix, conditions.few
-    optima = optima.up_to(max(count, optima.most))
+def _figures(matrix: TimingMatrix, found: Solved, tree: Tree) -> Figures:
+    count, few = leaves(tree), found.few
+    optima = found.optima.up_to(max(count, found.optima.most))
     best, optimum = optima.least(count), least_measured(matrix, optima, count)
     if best is None or optimum is None:
         raise AssertionError("where there is a tree there is a best one")
-    timed = figures_of(matrix, tree, optimum, conditions.in_bins.joins(matrix.problems))
+    timed = figures_of(matrix, tree, optimum, found.in_bins.joins(matrix.problems))
     penalised = matrix.assumed.mean(losses(matrix.assumed, tree))
     # A tree with its cuts on the grid is legal at all sizes, and compared with such trees. Any other tree is compared
     # with trees that need not be legal beyond the measured sizes.
     cost = cost_of(optima, uncrossed(matrix, optima.axes, tree))
     gap = timed.gap if cost is None else -((best - cost) // int(matrix.weight.sum()))
     return timed._replace(
-        asked=asked,
+        asked=found.match or count,
         gap=gap if penalised is None else min(gap, max(0, penalised - optimum)),
-        limits=conditions.limits,
+        limits=found.limits,
         few=None if few is None else (few.bound, few.mean),
     )

@@ -195,12 +195,12 @@ def test_python_reads_files_and_frames_alike() -> None:
     of_path = normtune.fit(Path("times.csv"), **GPU, columns=_COLUMNS, operators="mine", leaves=4)
     of_frame = normtune.fit(pd.read_csv("times.csv"), **GPU, columns=_COLUMNS, operators="mine", leaves=4)
     assert of_file.text() == of_path.text()
-    assert of_file.fit.digest == of_frame.fit.digest
+    assert of_file.fit.data.digest == of_frame.fit.data.digest
     assert [one.tree for one in of_file.functions] == [one.tree for one in of_frame.functions]
     (found,) = normtune.merge_data("times.csv", "a.db", **GPU, columns=_COLUMNS, operators="mine")
     assert (found.measurements, found.added) == (120, 120)
     assert normtune.list_data("a.db")["unpaired"].tolist() == [True]
-    assert normtune.fit("a.db", leaves=4).fit.digest == of_file.fit.digest
+    assert normtune.fit("a.db", leaves=4).fit.data.digest == of_file.fit.data.digest
     with one_line(UsageError, "name is missing: name the GPU"):
         normtune.fit("times.csv")
     with one_line(UsageError, "columns has rows=Q, but times.csv has no column 'Q'"):
@@ -301,7 +301,7 @@ def test_times_of_others_stand_beside_those_of_normtune_and_change_nothing_of_th
     assert {one.key.operator for one in found.functions if one.figures.limits or one.figures.slower} <= {"toy"}
     replaced = normtune.fit("all.db", leaves=3, replaces="old.py")
     assert {key.operator for key, compared in replaced.fit.compared.items() if compared.slower} <= {"toy"}
-    assert found.fit.unpaired and not alone.fit.unpaired
+    assert found.fit.data.unpaired and not alone.fit.data.unpaired
 
 
 def test_lists_of_configs_say_it() -> None:
