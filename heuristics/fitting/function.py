@@ -17,7 +17,7 @@ from normtune.heuristics.regret.fixed_log import ratio
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, least_worst, losses
 from normtune.heuristics.solver.cross_validation import MAX_LEAVES, cross_validated, most_leaves
-from normtune.heuristics.solver.crossing import crossed, uncrossed
+from normtune.heuristics.solver.crossing import crossed
 from normtune.heuristics.solver.optimum import Optima
 from normtune.heuristics.solver.simplify import cost_of, simplified
 from normtune.heuristics.solver.strips import Strips
@@ -140,19 +140,21 @@ def fit_function(case: Case, fewest: int | None = None) -> FittedFunction:
         NormtuneError: no legal tree has so few leaves, or meets the conditions.
     """
     matrix, legality, options, known = case.matrix, case.legality, case.options, case.known
-    validated, enough, most = None, None, known.figures.asked if known else fewest or options.leaves or MAX_LEAVES[0]
-    if known is None:
-        if options.leaves is None:
-            most = most_leaves(matrix, case.solver.optima(bins(matrix, legality), MAX_LEAVES[1]))
+    validated, asked = None, fewest or options.leaves
+    if known:
+        enough = most = bound = known.figures.asked
+    else:
+        most = asked or most_leaves(matrix, case.solver.optima(bins(matrix, legality), MAX_LEAVES[1]))
         validated = cross_validated(matrix, legality, most, options.max_configs)
-        enough = None if options.leaves else validated.chosen()
-    # Without a bound from the user, a function may have as many leaves as it needs.
-    bounds = enough or most, most, most if known else options.leaves or MOST_LEAVES
-    found = _nowhere_slower(case, *bounds) or solved(case, matrix, *bounds)
+        enough = asked or validated.chosen() or most
+        # Without a bound from the user, a function may have as many leaves as it needs.
+        bound = options.leaves or MOST_LEAVES
+    found = _nowhere_slower(case, enough, most, bound) or solved(case, matrix, enough, most, bound)
     best = _within_tie(case, found)
     if best is None:
-        raise NormtuneError(no_tree(case, bounds[-1]))
-    tree = crossed(matrix, legality, simplified(found.optima, best.tree, best.budget))
+        raise NormtuneError(no_tree(case, bound))
+    on_grid = simplified(found.optima, best.tree, best.budget)
+    tree = crossed(matrix, legality, on_grid)
     if known:
         decided = {name: getattr(known.figures, name) for name in _DECIDED}
     else:
@@ -163,7 +165,7 @@ def fit_function(case: Case, fewest: int | None = None) -> FittedFunction:
             "worst_validated": validated and validated.worst_inside(shown),
             "extrapolated": validated and validated.outside(shown),
         }
-    scored = _figures(matrix, found, tree)._replace(**decided)
+    scored = _figures(matrix, found, tree, on_grid)._replace(**decided)
     return FittedFunction(matrix.key, tree, legality.dtypes, case.against_baseline(scored, tree))
 
 
@@ -215,18 +217,16 @@ def least_measured(matrix: TimingMatrix, optima: Optima | Strips, count: int) ->
     return None if least is None else least // int(matrix.weight.sum())
 
 
-def _figures(matrix: TimingMatrix, found: Solved, tree: Tree) -> Figures:
+def _figures(matrix: TimingMatrix, found: Solved, tree: Tree, on_grid: Tree) -> Figures:
+    """The figures of a tree, which was `on_grid` before its thresholds moved to where times cross."""
     count, few = leaves(tree), found.few
     optima = found.optima.up_to(max(count, found.optima.most))
-    best, optimum = optima.least(count), least_measured(matrix, optima, count)
-    if best is None or optimum is None:
+    best, optimum, cost = optima.least(count), least_measured(matrix, optima, count), cost_of(optima, on_grid)
+    if best is None or optimum is None or cost is None:
         raise AssertionError("where there is a tree there is a best one")
     timed = figures_of(matrix, tree, optimum, found.in_bins.joins(matrix.problems))
     penalised = matrix.assumed.mean(losses(matrix.assumed, tree))
-    # A tree with its cuts on the grid is legal at all sizes, and compared with such trees. Any other tree is compared
-    # with trees that need not be legal beyond the measured sizes.
-    cost = cost_of(optima, uncrossed(matrix, optima.axes, tree))
-    gap = timed.gap if cost is None else -((best - cost) // int(matrix.weight.sum()))
+    gap = -((best - cost) // int(matrix.weight.sum()))
     return timed._replace(
         asked=found.match or count,
         gap=gap if penalised is None else min(gap, max(0, penalised - optimum)),
