@@ -41,7 +41,7 @@ from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.options import keywords_of, option
 from normtune.results.records import Device
 from normtune.results.regimes import in_regime
-from normtune.results.source import Measured, on_device, taken
+from normtune.results.source import Measured, Warn, on_device, taken
 
 _FIGURES = (
     *("operator", "dtype", "leaves", "configs", "problems", "untimed"),
@@ -54,6 +54,15 @@ def source_of(data: Measured, recording: str | None) -> Source | None:
     if data is None or isinstance(data, str | os.PathLike):
         return Source(None if data is None else os.fspath(data), recording)
     return None
+
+
+def measured(source: Source, options: FitOptions, warn: Warn | None = None) -> Evidence:
+    """The measurements of a source in the options' cache mode, of their device; `warn` as in `taken`."""
+    if source.file is None:
+        return taken(source.store, source.recording, options.regime, warn, options.device)
+    evidence = read_foreign(Path(source.file), source.elsewhere, options.operators)
+    evidence = evidence if options.device is None else on_device(evidence, options.device)
+    return in_regime(evidence, options.regime, source.file)
 
 
 def function_of(functions: Sequence[FittedFunction], operator: str, dtype: str) -> FittedFunction:
@@ -258,7 +267,7 @@ def fit(request: FitRequest) -> Table:
         if recording is not None or request.l2_bytes is not None:
             raise UsageError("a file of another program is given with a recording or l2_bytes: leave these two out")
         source = Source(file=os.fspath(data), elsewhere=elsewhere)
-        evidence = in_regime(read_foreign(Path(data), elsewhere, options.operators), options.regime, str(data))
+        evidence = measured(source, options)
     elif not isinstance(data, Evidence | Store | str | os.PathLike | None):
         if recording is not None:
             raise UsageError("a DataFrame and a recording are both given: measurements come from one of them")
@@ -266,6 +275,7 @@ def fit(request: FitRequest) -> Table:
             data, elsewhere.device(request.l2_bytes), elsewhere.columns, options.operators, elsewhere.where
         )
         evidence = in_regime(evidence, options.regime, "the DataFrame")
+        evidence = evidence if options.device is None else on_device(evidence, options.device)
     elif elsewhere.facts() or request.l2_bytes is not None:
         raise UsageError(
             "a store or evidence has its own GPU: leave name, target, sms, columns, where and l2_bytes out"
@@ -273,8 +283,6 @@ def fit(request: FitRequest) -> Table:
     else:
         evidence = taken(data, recording, options.regime, device=options.device)
         source = source_of(data, recording)
-    if options.device is not None:
-        evidence = on_device(evidence, options.device)
     incumbents = None if options.baseline is None else baselines.baseline(options.baseline, Path())
     replaced = None if request.replaces is None else baselines.of_file(request.replaces)
     return fitted(evidence, options, source, incumbents, replaced)

@@ -16,7 +16,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.results.commands import JsonOption, RayOption, ReadOption, with_options
 from normtune.results.elsewhere import Elsewhere
-from normtune.results.source import is_parquet
+from normtune.results.source import is_parquet, on_stderr
 from normtune.results.terminal import say, say_json
 
 if TYPE_CHECKING:
@@ -134,11 +134,11 @@ def fit(
     if uninstall:
         if install:
             raise UsageError("--uninstall and --install are both given: leave one out")
-        data = None if source == regenerate.Source() else _measured(source, options)
+        data = None if source == regenerate.Source() else api.measured(source, options, on_stderr)
         _print_removed(installing.uninstall(data, regime=regime, force=force))
         return
     incumbents = None if baseline is None else in_use(baseline, Path())
-    data = _measured(source, options)
+    data = api.measured(source, options, on_stderr)
     parts = _parts(data, options.operators, out, evidence, install, force, form)
     if baseline is not None:
         _check_stays(baseline, parts)
@@ -227,20 +227,6 @@ def _source(file: str | None, store: str | None, recording: str | None, elsewher
     if not is_parquet(file):
         raise UsageError(f"FILE is {file!r}: expected a file of measurements that ends in .csv or .parquet")
     return Source(file)
-
-
-def _measured(source: "Source", options: FitOptions) -> "Evidence":
-    from normtune.results.source import on_device, on_stderr, taken
-
-    if source.file is None:
-        return taken(source.store, source.recording, options.regime, on_stderr, options.device)
-    from normtune.results.exchange.foreign_file import read_foreign
-    from normtune.results.regimes import in_regime
-
-    evidence = read_foreign(Path(source.file), source.elsewhere, options.operators)
-    if options.device is not None:
-        evidence = on_device(evidence, options.device)
-    return in_regime(evidence, options.regime, source.file)
 
 
 def _print_removed(tables: "Sequence[Removed]") -> None:
