@@ -38,7 +38,6 @@ class Guard:
     def __init__(self, matrix: TimingMatrix, baseline: Choice) -> None:
         """Take all measurements of a function, without exclusions, and the answers of the baseline."""
         self.matrix = matrix
-        self._columns = {config: column for column, config in enumerate(matrix.configs)}
         self._theirs = [baseline(shape) for shape in matrix.problems]
 
     def slower(self, tree: Tree) -> Slower | None:
@@ -75,7 +74,7 @@ class Guard:
         """Tests of all configs against the baseline's, (problems, configs)."""
         tests = Paired(*(np.full(self.matrix.usable.shape, np.nan) for _ in range(2)))
         for problem, config in enumerate(self._theirs):
-            column = self._columns.get(config) if config is not None else None
+            column = self.matrix.columns.get(config) if config is not None else None
             if column is not None and self.matrix.rounds is not None:
                 tests.ratios[problem], tests.p[problem] = paired(self.matrix.rounds, problem, column)
         return Paired(*(np.where(self.matrix.usable, values, np.nan) for values in tests))
@@ -85,13 +84,13 @@ class Guard:
 
     def _ratio(self, problem: int, config: Config) -> float:
         """Mean log-ratio of a config's time and the baseline's, log_ppm; NaN if no times compare them."""
-        column = self._columns.get(config)
+        column = self.matrix.columns.get(config)
         return math.nan if column is None else float(self._tests.ratios[problem, column])
 
     def _slow(self, choices: list[Config]) -> dict[int, float]:
         """Problems on which choices are slower, by Holm's test and by at least `SLOWER`, with the mean log-ratios."""
         tested = [
-            (float(self._tests.p[problem, self._columns[config]]), problem, ratio)
+            (float(self._tests.p[problem, self.matrix.columns[config]]), problem, ratio)
             for problem, config in enumerate(choices)
             if config != self._theirs[problem] and not math.isnan(ratio := self._ratio(problem, config))
         ]
