@@ -96,7 +96,7 @@ def fitted(part: Part, matrix: TimingMatrix) -> Any:
     """The tree that a fit with default options makes of a matrix."""
     spec = operator(matrix.key.operator)
     weighted = Weighting(DECADES).weighted(spec, matrix)
-    return fit_function(FitArguments(part.target, FitOptions(), None, {}, {}).case(spec, weighted)).tree
+    return fit_function(FitArguments(part.target, FitOptions(), None, {}).case(spec, weighted)).tree
 
 
 def losses(part: Part, answer: Answer) -> list[int | None]:

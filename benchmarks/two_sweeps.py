@@ -40,7 +40,7 @@ def main() -> None:
     sweeps = [swept(_read(store), options) for store in asked.stores]
     for store, sweep in zip(asked.stores, sweeps, strict=True):
         fit = sweep.table.fit
-        print(f"{store}: {fit.device.label}, {fit.measurements} measurements, {fit.date}")
+        print(f"{store}: {fit.device.label}, {fit.data.measurements} measurements, {fit.data.date}")
     losses = crossed(sweeps[0], sweeps[1], options)
     print()
     print(f"{'percent':36}{'A on B':>8}{'B on A':>8}{'floor A':>9}{'floor B':>9}{'above':>8}{'differ':>8}{'shapes':>8}")
@@ -95,7 +95,7 @@ def _read(store: str) -> "Evidence":
 
 
 def _facts(fit: "Fit") -> dict[str, Any]:
-    return {"device": fit.device.label, "date": fit.date, "digest": fit.digest}
+    return {"device": fit.device.label, "date": fit.data.date, "digest": fit.data.digest}
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def main() -> None:
         )
     except normtune.NormtuneError as error:
         raise SystemExit(f"{parser.prog}: {error}") from None
-    if table.fit.unpaired:
+    if table.fit.data.unpaired:
         raise SystemExit(f"{parser.prog}: the times are of another program, without rounds to resample")
     generator = np.random.default_rng(options.seed)
     draws = [normtune.fit(drawn(table.evidence, generator), leaves=options.leaves) for _ in range(options.draws)]

@@ -7,7 +7,7 @@ has their text; nothing is printed.
 import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -24,9 +24,6 @@ from normtune.heuristics.report.notebook import html_of
 from normtune.results.options import keywords_of
 from normtune.results.records import Device
 from normtune.results.terminal import printable
-
-if TYPE_CHECKING:
-    pass
 
 
 class DeviceDiff(NamedTuple):

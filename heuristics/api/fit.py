@@ -56,6 +56,15 @@ def source_of(data: Measured, recording: str | None) -> Source | None:
     return None
 
 
+def measured(source: Source, options: FitOptions) -> Evidence:
+    """The measurements of a source in the options' cache mode, of their device."""
+    if source.file is None:
+        return taken(source.store, source.recording, options.regime, options.device)
+    evidence = read_foreign(Path(source.file), source.elsewhere, options.operators)
+    evidence = evidence if options.device is None else on_device(evidence, options.device)
+    return in_regime(evidence, options.regime, source.file)
+
+
 def function_of(functions: Sequence[FittedFunction], operator: str, dtype: str) -> FittedFunction:
     """The function for an operator and dtype; a variant without one uses the function of its plain operator.
 
@@ -211,7 +220,7 @@ class Table:
         gpu = emit.gpu_of(self.device)
         installing.check([gpu], force)
         again = command(self.source, self.options, installed_path(gpu.name))._replace(out="", install=True)
-        return installing.write_installed(emit.module_text(self.fit, again), gpu, self.fit.unpaired)
+        return installing.write_installed(emit.module_text(self.fit, again), gpu, self.fit.data.unpaired)
 
     def _repr_html_(self) -> str:
         """The verdict, and maps where the packages that draw are installed."""
@@ -236,8 +245,7 @@ class FitRequest(FitKeywords, Elsewhere):
         "Bytes of the L2 cache of the GPU of a DataFrame. Default: those of the best-known GPU of the target."
     )
     replaces: str | os.PathLike[str] | None = option(
-        "A table's file: the new table stays near it where times cannot tell them apart, and no leaf becomes slower, "
-        "as where `fit` replaces a table."
+        "A table's file, which the new table is compared with, as where `fit` replaces a table."
     )
 
 
@@ -259,7 +267,7 @@ def fit(request: FitRequest) -> Table:
         if recording is not None or request.l2_bytes is not None:
             raise UsageError("a file of another program is given with a recording or l2_bytes: leave these two out")
         source = Source(file=os.fspath(data), elsewhere=elsewhere)
-        evidence = in_regime(read_foreign(Path(data), elsewhere, options.operators), options.regime, str(data))
+        evidence = measured(source, options)
     elif not isinstance(data, Evidence | Store | str | os.PathLike | None):
         if recording is not None:
             raise UsageError("a DataFrame and a recording are both given: measurements come from one of them")
@@ -267,6 +275,7 @@ def fit(request: FitRequest) -> Table:
             data, elsewhere.device(request.l2_bytes), elsewhere.columns, options.operators, elsewhere.where
         )
         evidence = in_regime(evidence, options.regime, "the DataFrame")
+        evidence = evidence if options.device is None else on_device(evidence, options.device)
     elif elsewhere.facts() or request.l2_bytes is not None:
         raise UsageError(
             "a store or evidence has its own GPU: leave name, target, sms, columns, where and l2_bytes out"
@@ -274,23 +283,21 @@ def fit(request: FitRequest) -> Table:
     else:
         evidence = taken(data, recording, options.regime, device=options.device)
         source = source_of(data, recording)
-    if options.device is not None:
-        evidence = on_device(evidence, options.device)
     incumbents = None if options.baseline is None else baselines.baseline(options.baseline, Path())
-    if request.replaces is not None:
-        incumbents = baselines.of_file(request.replaces, replaced=True)
-    return fitted(evidence, options, incumbents, source)
+    replaced = None if request.replaces is None else baselines.of_file(request.replaces)
+    return fitted(evidence, options, source, incumbents, replaced)
 
 
 def fitted(
     evidence: Evidence,
     options: FitOptions,
-    incumbents: Incumbents | None,
     source: Source | None,
+    incumbents: Incumbents | None = None,
+    replaced: Incumbents | None = None,
     progress: Progress | None = None,
 ) -> Table:
-    """The same as `fit`, of loaded measurements of one GPU; `progress` as in `pipeline.fit`."""
-    result = fit_evidence(evidence, options, incumbents=incumbents, progress=progress)
+    """The same as `fit`, of loaded measurements of one GPU; the last three arguments as in `pipeline.fit`."""
+    result = fit_evidence(evidence, options, incumbents=incumbents, replaced=replaced, progress=progress)
     return Table(
         device=result.device,
         options=options,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from normtune.errors import UsageError
-from normtune.heuristics.api.fit import fitted
 from normtune.heuristics.comparing.contenders import Side, side
 from normtune.heuristics.comparing.difference import difference
 from normtune.heuristics.comparing.report import verdict_lines
@@ -23,6 +22,7 @@ from normtune.heuristics.fitting.baseline import DEFAULT_RULE, Incumbents
 from normtune.heuristics.fitting.figures import Figures
 from normtune.heuristics.fitting.in_use import InUse
 from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.build import matrices_of, outdated
@@ -224,7 +224,7 @@ def _on(
     if table is None:
         options = FitOptions(regime=part.regimes()[0])
         announce(f"fitting {len(part.frame)} measurements; a TABLE is shown at once")
-        return _of_fit(part, fitted(part, options, None, None).fit)
+        return _of_fit(part, fit(part, options))
     known = decisions(table.header)
     in_use = InUse(_baseline(table.header), "", device, device.as_target())
     notes = [f"A is {sides[0].name}, B is {other.name}" for other in sides[1:]]

@@ -37,6 +37,11 @@ class _DeviceFiles(NamedTuple):
     data: Path | None
     installed: Path | None
 
+    @property
+    def replaced(self) -> list[Path]:
+        """The files of tables that exist."""
+        return [path for path in (self.table, self.installed) if path and os.path.exists(path)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(FitOptions, Elsewhere):
@@ -129,19 +134,20 @@ def fit(
     if uninstall:
         if install:
             raise UsageError("--uninstall and --install are both given: leave one out")
-        data = None if source == regenerate.Source() else _measured(source, options)
+        data = None if source == regenerate.Source() else api.measured(source, options)
         _print_removed(installing.uninstall(data, regime=regime, force=force))
         return
-    if baseline is not None:
-        in_use(baseline, Path())  # invalid values are refused before anything is read
-    data = _measured(source, options)
+    incumbents = None if baseline is None else in_use(baseline, Path())
+    data = api.measured(source, options)
     parts = _parts(data, options.operators, out, evidence, install, force, form)
-    in_place = [_incumbents(part, baseline) for part in parts]
+    if baseline is not None:
+        _check_stays(baseline, parts)
     context.with_resource(cluster)
     tables = []
-    for part, old in zip(parts, in_place, strict=True):
+    for part in parts:
         say(f"normtune: fitting {len(part.evidence.frame)} measurements", error=True)
-        tables.append(api.fitted(part.evidence, options, old, source, _progress))
+        replaced = _replaced(part) if baseline is None else None
+        tables.append(api.fitted(part.evidence, options, source, incumbents, replaced, _progress))
     # All files are written before the first line, because a reader of the lines may stop.
     written: list[list[str]] = []
     plain: list[dict[str, Any]] = []
@@ -223,20 +229,6 @@ def _source(file: str | None, store: str | None, recording: str | None, elsewher
     return Source(file)
 
 
-def _measured(source: "Source", options: FitOptions) -> "Evidence":
-    from normtune.results.source import on_device, taken
-
-    if source.file is None:
-        return taken(source.store, source.recording, options.regime, options.device)
-    from normtune.results.exchange.foreign_file import read_foreign
-    from normtune.results.regimes import in_regime
-
-    evidence = read_foreign(Path(source.file), source.elsewhere, options.operators)
-    if options.device is not None:
-        evidence = on_device(evidence, options.device)
-    return in_regime(evidence, options.regime, source.file)
-
-
 def _print_removed(tables: "Sequence[Removed]") -> None:
     from normtune.kernels.tablefile.locate import quoted
 
@@ -251,24 +243,21 @@ def _progress(done: int, count: int) -> None:
         say(f"normtune: {done} of {count} functions fitted", error=True)
 
 
-def _incumbents(part: _DeviceFiles, baseline: str | None) -> "Incumbents | None":
-    """The baseline: the option's, else the replaced file if it is a table; None if there is neither."""
-    from normtune.heuristics.fitting.baseline import baseline as in_use
+def _replaced(part: _DeviceFiles) -> "Incumbents | None":
+    """The replaced file, if it is a table."""
     from normtune.heuristics.fitting.baseline import of_file
 
-    old = [path for path in (part.table, part.installed) if path and os.path.exists(path)]
-    if baseline is None:
-        try:
-            return of_file(old[0], replaced=True) if old else None
-        except UsageError:
-            return None
-    for path in old:
+    try:
+        return next((of_file(path) for path in part.replaced), None)
+    except UsageError:
+        return None
+
+
+def _check_stays(baseline: str, parts: "Sequence[_DeviceFiles]") -> None:
+    """Refuse a baseline that is replaced, as the table could not be fitted again."""
+    for path in [path for part in parts for path in part.replaced]:
         if os.path.exists(baseline) and path.samefile(baseline):
-            raise UsageError(
-                f"--baseline is {path}, which is replaced: a new table is always compared with the replaced one, "
-                "leave --baseline out"
-            )
-    return in_use(baseline, Path())
+            raise UsageError(f"--baseline is {path}, which is replaced: copy it, and name the copy")
 
 
 def _parts(

@@ -234,7 +234,6 @@ class Answers:
         self._spec = spec
         self._matrix = matrix
         self._target = target
-        self._columns = {config: column for column, config in enumerate(matrix.configs)}
         self._launches: dict[int, dict[AnyLaunch, int]] = {}
 
     def choice(self, index: int, problem: Problem, side: Side | Autotuned) -> SideAnswer:
@@ -254,7 +253,7 @@ class Answers:
         """The answer with a config; its time may be that of a config with the same launch."""
         if config is None:
             return SideAnswer(None, None)
-        column = self._columns.get(config)
+        column = self._matrix.columns.get(config)
         if column is None or not self._matrix.usable[index, column]:
             column = self._alias(index, problem, config)
         return SideAnswer(config, None if column is None else int(self._matrix.regret[index, column]), column)

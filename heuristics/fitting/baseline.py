@@ -37,17 +37,8 @@ DEFAULT_RULE = Rule(DEFAULT, "the default config", "the operator", _default_conf
 NAMES = (NONE, DEFAULT, *RULES)
 
 
-@dataclass(frozen=True)
-class Incumbent:
-    """The baseline of one key.
-
-    Attributes:
-        choice: the config for a shape; None without an answer.
-        is_replaced: whether it is of the table that the new one replaces.
-    """
-
-    choice: Callable[[Shape], Config | None]
-    is_replaced: bool = False
+# Config of a baseline for a shape; None without an answer.
+Choice = Callable[[Shape], Config | None]
 
 
 @dataclass(frozen=True)
@@ -57,32 +48,30 @@ class Incumbents:
     Attributes:
         trees: of a table, by key; empty for a rule.
         rule: of a library; None for a table.
-        replaced: whether the new table replaces this one.
     """
 
     trees: dict[Key, Tree]
     rule: Rule | None = None
-    replaced: bool = False
 
-    def of(self, key: Key, target: Target) -> Incumbent | None:
+    def of(self, key: Key, target: Target) -> Choice | None:
         """The baseline of one key; None if the table has no function for it."""
         rule = self.rule
         if rule:
-            return Incumbent(lambda shape: rule.choose(Problem.at(key, shape), target))
+            return lambda shape: rule.choose(Problem.at(key, shape), target)
         tree = next((self.trees[name] for name in key.names if name in self.trees), None)
         if tree is None:
             return None
-        return Incumbent(lambda shape: choose(tree, shape, axes_at(key)), self.replaced)
+        return lambda shape: choose(tree, shape, axes_at(key))
 
 
-def of_file(path: str | os.PathLike[str], replaced: bool = False) -> Incumbents:
+def of_file(path: str | os.PathLike[str]) -> Incumbents:
     """The table in a file as baseline.
 
     Raises:
         UsageError: the file cannot be read, or is not a table.
     """
     trees = locate.load(path).trees
-    return Incumbents({key: _of_operator(key.operator, tree) for key, tree in trees.items()}, replaced=replaced)
+    return Incumbents({key: _of_operator(key.operator, tree) for key, tree in trees.items()})
 
 
 def _of_operator(operator: str, tree: Tree) -> Tree:

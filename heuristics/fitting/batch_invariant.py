@@ -202,11 +202,8 @@ def invariant_functions(
                 "measured at all numbers of rows"
             )
             continue
-        optimum = least_measured(fitted.matrix, fitted.strips, leaves(fitted.tree))
-        if optimum is None:
-            raise AssertionError("where there is a tree there is a best one")
         validated = fitted.validated()
-        figures = _scored(case.matrix, fitted.matrix, fitted.tree, optimum)._replace(
+        figures = _scored(case.matrix, fitted, fitted.tree)._replace(
             limits=LIMITS,
             cross_validated=validated.inside(1),
             plain_validated=validated.plain_inside(1),
@@ -224,18 +221,17 @@ def _taker(evidence: "Evidence", case: Case, donor: FittedFunction) -> list[Shar
     matrix = case.matrix
     times = best_times(evidence, matrix)
     legality = case.legality.serving((matrix.key.dtype,), (matrix.key.variant,))
-    filled = bounded(matrix, times, legality)
     fitted = fit_batch_invariant(matrix, times, legality, donor.tree, donor.figures.leaves)
     if fitted is None or of_tree(matrix, donor.tree) is None:
         return []
-    optimum = least_measured(filled, fitted.strips, leaves(fitted.tree))
-    if optimum is None:
-        raise AssertionError("where there is a tree there is a best one")
-    figures = _scored(matrix, filled, donor.tree, optimum)
+    figures = _scored(matrix, fitted, donor.tree)
     return [Shared(matrix.key.batch_invariant, donor.key, extra(matrix, donor.tree, fitted.tree), figures)]
 
 
-def _scored(matrix: TimingMatrix, filled: TimingMatrix, tree: Tree, optimum: int) -> Figures:
-    """The figures of a tree: its gap with the bounds to which it was fitted (`filled`), its loss without them."""
-    figures = figures_of(filled, tree, optimum)
+def _scored(matrix: TimingMatrix, fitted: Invariant, tree: Tree) -> Figures:
+    """The figures of a tree: its gap to the fitted one with bounds of missing times, its loss without them."""
+    optimum = least_measured(fitted.matrix, fitted.strips, leaves(fitted.tree))
+    if optimum is None:
+        raise AssertionError("where there is a tree there is a best one")
+    figures = figures_of(fitted.matrix, tree, optimum)
     return figures._replace(loss=of_tree(matrix, tree) or figures.loss)

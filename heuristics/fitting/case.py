@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from normtune.heuristics.fitting.baseline import Incumbent, Incumbents
+from normtune.heuristics.fitting.baseline import Choice, Incumbents
 from normtune.heuristics.fitting.figures import Cost, Figures
 from normtune.heuristics.fitting.guard import Guard
 from normtune.heuristics.fitting.options import FitOptions
@@ -43,7 +43,6 @@ class FitArguments(NamedTuple):
     options: FitOptions
     incumbents: Incumbents | None
     known: Mapping[Key, TableEntry]
-    given: Mapping[Key, Tree]
 
     def case(self, spec: OperatorSpec, matrix: TimingMatrix) -> "Case":
         """The case of a weighted matrix, for a function of its own dtype."""
@@ -61,7 +60,6 @@ class FitArguments(NamedTuple):
             # Unpaired times cannot tell a slower config from noise.
             self.incumbents.of(key, self.target) if self.incumbents and matrix.rounds else None,
             self.known.get(key),
-            self.given.get(key),
         )
 
 
@@ -73,18 +71,16 @@ class Case:
         matrix: the weighted timing matrix.
         legality: for all dtypes and variants that use the function.
         options: of the fit.
-        baseline: than which the function must not be slower; None without one.
+        baseline: the config that the function's must not be slower than; None without one.
         known: decisions of an earlier fit, which are kept.
-        given: the tree of an earlier fit, which is scored instead of fitting one.
         solver: of the matrix.
     """
 
     matrix: TimingMatrix
     legality: Legality
     options: FitOptions
-    baseline: Incumbent | None = None
+    baseline: Choice | None = None
     known: TableEntry | None = None
-    given: Tree | None = None
     solver: Solver = field(default_factory=Solver)
 
     @property
@@ -102,14 +98,22 @@ class Case:
         key = self.key.batch_invariant if batch_invariant else self.key
         return replace(self, legality=self.legality.serving(dtypes, served_variants(self.spec, key)))
 
-    def on(self, matrix: TimingMatrix, known: TableEntry | None) -> "Case":
-        """The case of another matrix, with the decisions `known`."""
-        return replace(self, matrix=matrix, known=known, solver=Solver())
-
     @cached_property
     def guard(self) -> Guard | None:
         """The comparison of the matrix's configs with the baseline's; None without a baseline."""
-        if self.baseline is None:
-            return None
+        return None if self.baseline is None else Guard(self.matrix, self.baseline)
+
+    @cached_property
+    def guarded(self) -> TimingMatrix | None:
+        """The matrix without configs where they are slower than the baseline's; None if there are none."""
+        cells = None if self.guard is None else self.guard.barred(self.legality.reaches)
+        return None if cells is None or not cells.any() else self.matrix.without(cells)
+
+    def against_baseline(self, figures: Figures, tree: Tree) -> Figures:
+        """The figures of a tree with those of its comparison with the baseline."""
+        if self.guard is None:
+            return figures
         legality = self.legality.serving((self.key.dtype,), (self.key.variant,))
-        return Guard(self.matrix, self.baseline.choice, legality.reaches)
+        return figures._replace(
+            slower=self.guard.slower(tree), uncompared=self.guard.uncompared(tree, legality.reaches)
+        )

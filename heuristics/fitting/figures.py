@@ -91,10 +91,8 @@ class Figures(NamedTuple):
         loss: of the tree on the problems it was fitted to.
         gap: optimality gap to the best tree with the same number of leaves under the same conditions, log_ppm.
         limits: the conditions on that tree, as the end of a sentence (` of these configs`); empty without any.
-        strict: whether that tree may not have configs slower than the baseline at any shape.
         few: lower bound for the best set of as many configs, and the regret of the chosen set, log_ppm; None if the
             number of configs was free.
-        kept: number of leaves of the fitted tree that were replaced by the baseline's answers.
         cross_validated: mean regret between sizes, on problems left out of the fit; None if there are too few sizes.
         plain_validated: the same with equal weights.
         worst_validated: the largest regret between sizes, where the config has a time.
@@ -103,7 +101,6 @@ class Figures(NamedTuple):
         joined: whether bins of near sizes were merged, because there were too many to find an optimum.
         slower: the problems that regress against the baseline; None without any.
         uncompared: number of problems whose times do not compare the tree's config with the baseline's.
-        advice: options with which no problem regresses; empty if none were found.
     """
 
     leaves: int
@@ -112,9 +109,7 @@ class Figures(NamedTuple):
     loss: Loss
     gap: int
     limits: str = ""
-    strict: bool = False
     few: tuple[int, int] | None = None
-    kept: int = 0
     cross_validated: int | None = None
     plain_validated: int | None = None
     worst_validated: int | None = None
@@ -123,7 +118,6 @@ class Figures(NamedTuple):
     joined: bool = False
     slower: Slower | None = None
     uncompared: int = 0
-    advice: str = ""
 
 
 def summarise(

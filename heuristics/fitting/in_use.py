@@ -4,14 +4,15 @@ They come from the baseline of the fit, else the GPU's present table, else Liger
 operator's default config, if it is declared. All run the same kernels.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from normtune.errors import UsageError
-from normtune.heuristics.fitting.baseline import DEFAULT, DEFAULT_RULE, Incumbents
+from normtune.heuristics.fitting.baseline import DEFAULT, DEFAULT_RULE, Choice, Incumbents
+from normtune.heuristics.fitting.figures import Slower
+from normtune.heuristics.fitting.guard import Guard
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.bins import losses
@@ -25,8 +26,6 @@ from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target
 from normtune.results.records import Device
 
-_Choice = Callable[[Shape], Config | None]
-
 
 class Compared(NamedTuple):
     """A function at the measured shapes.
@@ -38,6 +37,7 @@ class Compared(NamedTuple):
             times of both.
         shapes: at how many shapes there are times of both, and the number of all.
         is_paired: whether the times were taken in rounds; others prove no difference.
+        slower: the shapes at which the function is slower than a baseline or a replaced table; None without any.
     """
 
     worst: Shape
@@ -45,6 +45,7 @@ class Compared(NamedTuple):
     faster: int | None
     shapes: tuple[int, int]
     is_paired: bool
+    slower: Slower | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class InUse:
     """The tables and rules that the functions of a fit are compared with.
 
     Attributes:
-        baseline: of the fit; None without one.
+        baseline: of the fit, or the table that is replaced; None without either.
         name: of the baseline, if it is a table.
         device: the GPU of the fit.
         target: the GPU's limits.
@@ -75,9 +76,10 @@ class InUse:
             if loss is not None and regret is not None:
                 logs.append(loss - regret)
         faster = round(sum(logs) / len(logs)) if logs else None
-        return Compared(worst, name, faster, (len(logs), len(matrix.problems)), matrix.rounds is not None)
+        slower = Guard(matrix, choice).slower(tree) if self.baseline and matrix.rounds else None
+        return Compared(worst, name, faster, (len(logs), len(matrix.problems)), matrix.rounds is not None, slower)
 
-    def _of(self, spec: OperatorSpec, key: Key) -> tuple[str, _Choice]:
+    def _of(self, spec: OperatorSpec, key: Key) -> tuple[str, Choice]:
         def default(shape: Shape) -> Config | None:
             # An operator that is not declared has none.
             return spec.default_config(Problem.at(key, shape), self.target) if spec.kernel_module else None
@@ -86,7 +88,7 @@ class InUse:
         if incumbent and self.baseline:
             rule = self.baseline.rule
             title = rule and (rule.title if rule.name == DEFAULT else f"the rule of {rule.title}")
-            return title or self.name, incumbent.choice
+            return title or self.name, incumbent
         if self._serving and (functions := self._serving.functions(key)):
             answer, header = self._serving.answer(key), functions[0].table.header
 

@@ -65,9 +65,9 @@ class FitKeywords:
         "At most so many distinct configs per function; each is a binary that users compile.", "N", before="weights"
     )
     baseline: str | os.PathLike[str] | None = option(
-        "Rule (liger, ...), shipped table or file; its configs replace leaves that are measured slower, within "
-        "--leaves and --max-configs. default: the operator's default config; none: no comparison. Default: the "
-        "table that is replaced."
+        "Rule (liger, ...), shipped table or file; configs that are measured slower are barred, if --leaves and "
+        "--max-configs allow it. default: the operator's default config; none: no comparison. Default: only a "
+        "comparison with the table that is replaced."
     )
     batch_invariant: bool = option(
         "Also fit functions that give a row the same bits in every batch, and print their cost.",

@@ -5,7 +5,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.baseline import Incumbents
@@ -13,7 +13,7 @@ from normtune.heuristics.fitting.batch_invariant import invariant_functions
 from normtune.heuristics.fitting.case import FitArguments, TableEntry
 from normtune.heuristics.fitting.in_use import Compared, InUse
 from normtune.heuristics.fitting.options import FitOptions
-from normtune.heuristics.fitting.result import Fit, FittedFunction, FromData, Shared
+from normtune.heuristics.fitting.result import Fit, FittedFunction, Shared, box_around, by_function, data_of
 from normtune.heuristics.fitting.searched import searched
 from normtune.heuristics.fitting.sharing import functions_of
 from normtune.heuristics.regret.build import check_times, older
@@ -25,7 +25,6 @@ from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Shape
-from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target, target_for
 from normtune.results.parallel.maps import in_order
 from normtune.results.records import Device
@@ -33,7 +32,6 @@ from normtune.results.records import Device
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
-Part = TypeVar("Part")
 # Receives the number of fitted functions and the number of all, after each operator.
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -50,8 +48,8 @@ def fit(
     options: FitOptions | None = None,
     *,
     incumbents: Incumbents | None = None,
+    replaced: Incumbents | None = None,
     known: Mapping[Key, TableEntry] | None = None,
-    given: Mapping[Key, Tree] | None = None,
     progress: Progress | None = None,
 ) -> Fit:
     """The best table for the evidence.
@@ -60,8 +58,8 @@ def fit(
         evidence: measurements of one device.
         options: of the fit; None for the defaults.
         incumbents: the baseline; no leaf may be slower.
+        replaced: the table that the new one replaces, which it is compared with in place of a baseline.
         known: by key decisions of an earlier fit, which are kept.
-        given: by key trees of an earlier fit, which are scored instead of fitting them.
         progress: receives how many functions of how many are fitted; None for nobody.
 
     Raises:
@@ -78,11 +76,21 @@ def fit(
     data = used(evidence, options.operators)
     notes = older(selected, data)
     target = target_for(device.target, device.sms)
-    arguments = FitArguments(target, options, incumbents, known or {}, given or {})
-    in_use = InUse(incumbents, options.baseline or "the table that it replaces", device, target)
-    parts, weighting = of_operators(
-        data, options, lambda spec, weighting: _part(data, spec, arguments, weighting, in_use), progress
-    )
+    arguments = FitArguments(target, options, incumbents, known or {})
+    in_use = InUse(incumbents or replaced, options.baseline or "the table that it replaces", device, target)
+    weighting = Weighting(options.weights)
+
+    def part_of(name: str) -> tuple[_OperatorFit, Weighting]:
+        return _part(data, spec_of(data, name), arguments, weighting, in_use), weighting
+
+    counts = Counter(key.operator for key in data.function_keys())
+    names, parts, done = sorted(counts), [], 0
+    for name, (part, of_process) in zip(names, in_order(part_of, names, _SECONDS * len(data.frame)), strict=True):
+        parts.append(part)
+        weighting.join(of_process)
+        done += counts[name]
+        if progress:
+            progress(done, counts.total())
     functions = [function for part in parts for function in part.functions]
     notes += [note for part in parts for note in part.notes]
     if not functions:
@@ -91,39 +99,18 @@ def fit(
     shapes = {key: of_key for part in parts for key, of_key in part.shapes.items()}
     keys = [*(function.key for function in functions), *(share.key for share in shared)]
     return Fit(
-        **vars(FromData.of(data, {key: shapes[key.usual] for key in keys}, regime, (*notes, *weighting.notes()))),
         device=device,
         functions=tuple(functions),
         shared=shared,
+        measured={key: box_around(key, shapes[key.usual]) for key in keys},
+        data=data_of(data, regime),
+        software=data.runs[-1].software,
+        fingerprints=by_function(data.fingerprints()),
+        notes=(*notes, *weighting.notes()),
         weights=options.weights,
         searched=tuple(line for part in parts for line in part.searched),
         compared={key: compared for part in parts for key, compared in part.compared.items()},
     )
-
-
-def of_operators(
-    data: "Evidence",
-    options: FitOptions,
-    part: Callable[[OperatorSpec, Weighting], Part],
-    progress: Progress | None = None,
-) -> tuple[list[Part], Weighting]:
-    """The results of `part` for the operators, ordered by name, and the weights with their matched lines."""
-    weighting = Weighting(options.weights)
-
-    def weighted_part(name: str) -> tuple[Part, Weighting]:
-        return part(spec_of(data, name), weighting), weighting
-
-    functions = Counter(key.operator for key in data.function_keys())
-    names, results, done = sorted(functions), [], 0
-    for name, (result, of_process) in zip(
-        names, in_order(weighted_part, names, _SECONDS * len(data.frame)), strict=True
-    ):
-        results.append(result)
-        weighting.join(of_process)
-        done += functions[name]
-        if progress:
-            progress(done, functions.total())
-    return results, weighting
 
 
 class _OperatorFit(NamedTuple):

@@ -1,6 +1,6 @@
 """Result of a fit: the functions of a table, shared functions, and the data behind them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,7 +27,6 @@ class FittedFunction:
         tree: the tree.
         dtypes: the dtypes that use it, the data's dtype first.
         figures: its losses.
-        replacing: whether it depends on the table that it replaces.
         beside: the cost of a batch-invariant function relative to the usual one; None for another function.
     """
 
@@ -35,7 +34,6 @@ class FittedFunction:
     tree: Tree
     dtypes: tuple[str, ...]
     figures: Figures
-    replacing: bool = False
     beside: Cost | None = None
 
     @property
@@ -60,63 +58,25 @@ class Shared(NamedTuple):
     figures: Figures
 
 
-@dataclass(frozen=True, kw_only=True)
-class FromData:
-    """The data behind a table.
-
-    Attributes:
-        software: of the newest run.
-        date: of the newest run, YYYY-MM-DD, UTC; empty if unknown.
-        digest: of the measurements that were used.
-        measurements: their number.
-        fingerprints: of the kernels, by operator.
-        measured: the box of the measured sizes of each key with data.
-        notes: for the user: why data was left out.
-        regime: cache mode of the times.
-        unpaired: whether another program measured some of them.
-    """
-
-    software: dict[str, str]
-    date: str
-    digest: str
-    measurements: int
-    fingerprints: dict[str, str]
-    measured: dict[Key, Box]
-    notes: tuple[str, ...]
-    regime: str = COLD
-    unpaired: bool = False
-
-    @classmethod
-    def of(
-        cls, data: "Evidence", shapes: Mapping[Key, Collection[Shape]], regime: str, notes: Sequence[str]
-    ) -> "FromData":
-        """The facts about measurements; each key has been measured at `shapes`, at least one."""
-        newest = data.runs[-1]
-        return FromData(
-            software=newest.software,
-            date="" if newest.started == UNKNOWN_START else newest.started[:10],
-            digest=data.digest(),
-            measurements=len(data.frame),
-            fingerprints=_by_function(data.fingerprints()),
-            measured={key: _box_around(key, own) for key, own in shapes.items()},
-            notes=tuple(notes),
-            regime=regime,
-            unpaired=any(run.is_unpaired for run in data.runs),
-        )
-
-    @property
-    def data(self) -> Data:
-        """The facts as part of a header."""
-        regime = "" if self.regime == COLD else self.regime
-        return Data(self.digest, self.measurements, self.date, regime, self.unpaired)
-
-
-def _box_around(key: Key, shapes: Collection[Shape]) -> Box:
+def box_around(key: Key, shapes: Collection[Shape]) -> Box:
+    """The least box with all measured shapes of a key."""
     along = zip(axes_of(key.family), *shapes, strict=True)
     return Box(Interval(axis, min(sizes), max(sizes)) for axis, *sizes in along)
 
 
-def _by_function(fingerprints: Mapping[str, str]) -> dict[str, str]:
+def data_of(evidence: "Evidence", regime: str) -> Data:
+    """The facts about measurements in a header."""
+    newest = evidence.runs[-1].started
+    return Data(
+        evidence.digest(),
+        len(evidence.frame),
+        "" if newest == UNKNOWN_START else newest[:10],
+        "" if regime == COLD else regime,
+        any(run.is_unpaired for run in evidence.runs),
+    )
+
+
+def by_function(fingerprints: Mapping[str, str]) -> dict[str, str]:
     """Fingerprints by operator; equal ones of operators that share a function have one entry."""
     found: dict[str, dict[str, str]] = {}
     for name, mark in fingerprints.items():
@@ -129,13 +89,18 @@ def _by_function(fingerprints: Mapping[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit(FromData):
+class Fit:
     """A fitted table, not written yet.
 
     Attributes:
         device: of the newest run.
         functions: in the order of the code.
         shared: variants and dtypes that have data and use another key's function.
+        measured: the box of the measured sizes of each key with data.
+        data: the measurements, as in a header.
+        software: of the newest run.
+        fingerprints: of the kernels, by operator.
+        notes: for the user: why data was left out.
         weights: the option for the weights of problems.
         searched: a line for each function whose search left configs out.
         compared: by key the comparison with the configs that would be launched without this table.
@@ -144,6 +109,11 @@ class Fit(FromData):
     device: Device
     functions: tuple[FittedFunction, ...]
     shared: tuple[Shared, ...]
+    measured: dict[Key, Box]
+    data: Data
+    software: dict[str, str]
+    fingerprints: dict[str, str]
+    notes: tuple[str, ...]
     weights: str = "decades"
     searched: tuple[str, ...] = ()
     compared: Mapping[Key, Compared] = field(default_factory=dict)

@@ -58,7 +58,7 @@ def offer(case: Case, donor: FittedFunction) -> Offer:
         unless an earlier fit decided, exceeds the bound on a problem's slowdown.
     """
     matrix, legality, known = case.matrix, case.legality, case.known
-    cap, guard = (None, None) if known else (case.options.cap, case.guard)
+    cap = None if known else case.options.cap
     in_bins = bins(matrix, legality)
     optima = case.solver.optima(in_bins, donor.figures.leaves)
     count = least_legal(optima, leaves_of_its_own(matrix, donor), donor.figures.leaves)
@@ -71,15 +71,15 @@ def offer(case: Case, donor: FittedFunction) -> Offer:
     best, optimum = optima.tree(count), least_measured(matrix, optima, count)
     if best is None or optimum is None or 2 * loss.problems < len(matrix.problems):
         return Offer(None, count)
-    slower = guard.slower(donor.tree) if guard else None
-    uncompared = guard.uncompared(donor.tree) if guard else known.figures.uncompared if known else 0
     scored = figures_of(matrix, donor.tree, optimum, in_bins.joins(matrix.problems))
-    scored = scored._replace(slower=slower, uncompared=uncompared)
+    scored = case.against_baseline(scored, donor.tree)
     shared = Shared(matrix.key, donor.key, extra(matrix, donor.tree, best), scored)
-    if not slower:
+    if known or not scored.slower:
         return Offer(shared, count)
     if shared.cost > SHARING_COST:
         return Offer(None, count)
+    if case.guarded is not None:
+        optima = Optima(*bins(case.guarded, legality), case.options.leaves or optima.most)
     return Offer(None, leaves_as_good(matrix, optima, count, loss.mean), shared)
 
 
@@ -146,10 +146,9 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[FittedFu
             able = [dtype for dtype in takers if answers(matrix, case.serving((dtype,)).legality)]
             own_case = case.serving((matrix.key.dtype, *able))
             most = [offered.leaves for offered in tried.values() if offered.leaves is not None]
-            if options.leaves and not decided:
-                own_case = replace(own_case, options=replace(options, leaves=min([options.leaves, *most])))
+            fewest = min([options.leaves, *most]) if options.leaves else None
             try:
-                fitted = fit_function(own_case, options.leaves)
+                fitted = fit_function(own_case, fewest)
             except NormtuneError as error:
                 if decided:
                     raise

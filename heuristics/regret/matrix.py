@@ -99,7 +99,7 @@ class TimingMatrix:
 
     def loss(self, problem: int, config: Config) -> int | None:
         """Regret of a config on the problem with that index; None if it has no time."""
-        column = self._columns.get(config)
+        column = self.columns.get(config)
         return int(self.regret[problem, column]) if column is not None and self.usable[problem, column] else None
 
     @cached_property
@@ -161,7 +161,8 @@ class TimingMatrix:
         return replace(self, usable=usable, excluded=self.timed & ~usable, untimed=untimed)
 
     @cached_property
-    def _columns(self) -> dict[Config, int]:
+    def columns(self) -> dict[Config, int]:
+        """The column of each config."""
         return {config: index for index, config in enumerate(self.configs)}
 
 

@@ -129,11 +129,6 @@ class FunctionData:
             own.groupby("group", sort=False)["colour"].agg(lambda shades: shades.iloc[len(shades) // 2]).reset_index()
         )
 
-    @property
-    def rivals(self) -> list[int]:
-        """Indices of the sides that the first one is compared with."""
-        return list(range(1, len(self.sides)))
-
 
 class DeviceReport(NamedTuple):
     """The part of a report about one device.
@@ -177,7 +172,7 @@ def function_data(
         verdict: as in `FunctionData`.
     """
     plane, times = SizePlane.of(matrix.axes, matrix.problems), best_times(evidence, matrix)
-    numbers = {config: number for number, config in enumerate(matrix.configs)}
+    numbers = {**matrix.columns}
     answers, gaps = Answers(spec, matrix, target), plane.gaps(matrix.problems)
     answered: list[SideData] = []
     for number, side in enumerate((*sides, *rules)):

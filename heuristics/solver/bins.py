@@ -59,10 +59,6 @@ class Bins(NamedTuple):
         """
         return self._replace(cost=(self.cost + WEIGHT // 2) // WEIGHT)
 
-    def cell(self, shape: Shape) -> tuple[int, ...]:
-        """The bin of a shape."""
-        return cell_of(self.axes, shape)
-
 
 def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] | None = None) -> Bins:
     """Bins of the training problems.

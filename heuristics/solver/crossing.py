@@ -8,12 +8,11 @@ taken.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from math import isqrt
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.solver.grid import Axis, roundest
+from normtune.heuristics.solver.grid import roundest
 from normtune.kernels.box import Box, Interval
 from normtune.kernels.derived_size import is_derived
 from normtune.kernels.problem import MAX_ROWS, Shape
@@ -33,27 +32,6 @@ def crossed(matrix: TimingMatrix, legality: Legality, tree: Tree) -> Tree:
     moved = _Crossing(matrix.assumed, legality).of(tree, legality.spec.whole)
     # The legality of each threshold was checked separately, at its largest shape only.
     return tree if any(legality.breaches(moved)) else moved
-
-
-def uncrossed(matrix: TimingMatrix, axes: Sequence[Axis], tree: Tree) -> Tree:
-    """The inverse of `crossed`: the tree with its thresholds on the grid, with the same config at every measured size.
-
-    `matrix` has the measured sizes, `axes` the bins of the grid.
-    """
-    by_name = {axis.name: axis for axis in axes}
-
-    def of(part: Tree, box: Box) -> Tree:
-        if isinstance(part, Leaf):
-            return part
-        axis = by_name[part.axis]
-        if _is_count(axis.name) and axis.threshold(axis.cut(part.threshold)) != part.threshold:
-            gap = _gap(matrix, part, box)
-            if gap and axis.bin(gap[0]) < axis.bin(gap[1]):
-                part = part._replace(threshold=axis.threshold(axis.bin(gap[0]) + 1))
-        low, high = halves(part, box)
-        return part._replace(low=of(part.low, low), high=of(part.high, high))
-
-    return of(tree, Box(Interval(axis.name, 1, max(MAX_ROWS, axis.tops[-1])) for axis in axes))
 
 
 class _Crossing:

@@ -22,22 +22,14 @@ def simplified(optima: Optima, tree: Tree, budget: int) -> Tree:
 
 
 def cost_of(optima: Optima, tree: Tree) -> int | None:
-    """Cost of a tree; None if a config is illegal or untimed, or a threshold is off the grid or divides nothing."""
+    """Cost of a tree of the grid; None if a config is illegal or untimed, or a threshold divides nothing."""
     total = 0
     for node, box in walk(tree, optima.whole, partial(_halves, optima)):
         if isinstance(node, Leaf):
-            if node.config not in optima.configs:
-                return None
             total += int(optima.costs(box)[optima.configs.index(node.config)])
-        # For a threshold off the grid, the side of the sizes in its bin is unknown.
-        elif (
-            optima.axis(node.axis).threshold(_cut(optima, node)) != node.threshold
-            or _halves(optima, node, box)[0] == box
-        ):
+        elif _halves(optima, node, box)[0] == box:
             return None
-        if total >= BARRED:
-            return None
-    return total
+    return total if total < BARRED // 2 else None
 
 
 def _cut(optima: Optima, split: Split) -> int:

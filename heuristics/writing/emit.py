@@ -31,7 +31,7 @@ def module_text(fit: Fit, command: Command) -> str:
         NormtuneError: two operators or configs would get the same name in the code.
     """
     entries = [
-        TableEntry(function.key, function.figures._replace(advice=""), function.beside)  # printed by the fit only
+        TableEntry(function.key, function.figures, function.beside)
         if isinstance(function, FittedFunction)
         else TableEntry(function.key, function.figures, None, function.donor, function.cost)
         for function in ordered(fit.functions, fit.shared)
@@ -48,7 +48,6 @@ def module_text(fit: Fit, command: Command) -> str:
         portable=command.options.get("portable", False),
         without_data=tuple((key.text, key.dtype, donor) for key, donor in fit.without_data()),
         searched=fit.searched,
-        replaced=any(function.replacing for function in fit.functions),
     )
     return f"{with_lines(header).text()}\n{body}"
 

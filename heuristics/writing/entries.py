@@ -18,11 +18,8 @@ from normtune.kernels.tablefile.header import Gpu, Header
 from normtune.kernels.tablefile.tree import counted_leaves
 
 FROM = "the folder of this file, where that command is to be run"
-REPLACED = "brought near to the table before it, within the tie; no leaf is slower than that"
 PORTABLE = "; portable: each config is legal on every known target of the vendor"
 HANDS_ON = "the next table elsewhere, or the default config"
-# A condition on the trees that the gap refers to: they have no config slower than the baseline at any shape.
-_NOWHERE_SLOWER = " nowhere slower than what was in use"
 
 
 def ordered(fitted: Iterable[Any], shared: Sequence[Any]) -> Iterator[Any]:
@@ -84,7 +81,6 @@ def with_lines(header: Header) -> Header:
             ("Shared", f"{key} {dtype}: uses {donor}, as it has no data of its own")
             for key, dtype, donor in header.without_data
         ),
-        *([("Replaced", REPLACED)] if header.replaced else []),
     ]
     return header._replace(lines=tuple(lines))
 
@@ -113,8 +109,7 @@ def _sentence(entry: TableEntry) -> str:
 
 def _own(entry: TableEntry) -> Iterator[str]:
     figures = entry.figures
-    kept = f", {figures.kept} kept" if figures.kept else ""
-    change = f" (of {figures.asked}{kept})" if figures.kept or figures.asked != figures.leaves else ""
+    change = f" (of {figures.asked})" if figures.asked != figures.leaves else ""
     yield counted_leaves(figures.leaves) + change
     yield f"{figures.configs} config{'s' * (figures.configs != 1)}"
     yield from _lost(figures)
@@ -148,8 +143,7 @@ def certificate(figures: Figures) -> str:
     """The proved gap of a tree: `within 0.05 % of the best 8-leaf tree on this grid`."""
     if figures.joined:
         return "its nearest sizes not told apart, so nothing is proved of this grid"
-    limits = figures.limits + (_NOWHERE_SLOWER if figures.strict else "")
-    text = f"{_within(figures.gap)}the best {figures.leaves}-leaf tree{limits} on this grid"
+    text = f"{_within(figures.gap)}the best {figures.leaves}-leaf tree{figures.limits} on this grid"
     if figures.few:
         bound, mean = figures.few
         text += f", these configs {_within(mean - bound)}the best {figures.configs}"

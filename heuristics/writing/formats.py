@@ -49,7 +49,7 @@ def triton_configs(fit: Fit, evidence: Evidence, options: FitOptions) -> str:
     """
     matrices = _matrices(fit, evidence, options)
     lines = [
-        f"# {WRITTEN} fit --format triton-configs. Data: {fit.digest}{f' ({UNPAIRED})' * fit.unpaired}",
+        f"# {WRITTEN} fit --format triton-configs. Data: {fit.data.digest}{f' ({UNPAIRED})' * fit.data.unpaired}",
         f'"""Configs for `triton.autotune`, fitted to {plain_letters(fit.device.label)}, {fit.device.target}."""',
         *("", "from triton import Config"),
     ]

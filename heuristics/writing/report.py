@@ -69,8 +69,8 @@ def verdict_rows(numbers: Figures, compared: Compared) -> Iterable[tuple[str, st
         yield "today", f"{ratio_in_words(compared.faster)} {compared.name}{where}"
         if not compared.is_paired:
             yield " ", "by unpaired times, which do not prove it"
-    if numbers.slower:
-        count, most = numbers.slower
+    if compared.slower:
+        count, most = compared.slower
         yield " ", f"{counted_shapes(count)} up to {percent(most, 1)} slower than it"
 
 
@@ -134,14 +134,11 @@ def figures(fit: Fit) -> Iterable[str]:
     yield from _batch_invariant(fit)
     for function in fit.functions:
         name, numbers = function.key, function.figures
-        if numbers.kept:
-            were = "leaf was" if numbers.kept == 1 else "leaves were"
-            yield f"{name}: {numbers.kept} {were} slower than the table or rule in use, whose configs are kept there"
         if numbers.slower:
             count, most = numbers.slower
             yield (
-                f"{name}: {counted_shapes(count)} up to {percent(most, 1)} slower than the table or rule in "
-                f"use; {numbers.advice or 'no larger bound that was tried'} avoids it, --baseline none ignores it"
+                f"{name}: {counted_shapes(count)} up to {percent(most, 1)} slower than the baseline; a larger "
+                "--leaves or --max-configs may avoid it, --baseline none ignores it"
             )
         if numbers.uncompared:
             yield (

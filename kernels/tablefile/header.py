@@ -95,7 +95,6 @@ class Header(NamedTuple):
         portable: whether its configs are legal on every known target of its vendor.
         without_data: (key, dtype, dtype of the function) of each key without measurements of its own.
         searched: one line for each function whose search left configs out: the share that it timed.
-        replaced: whether the table depends on the table that it replaced, which no longer exists.
         lines: (name, text) of the lines for people, without facts and format.
     """
 
@@ -109,7 +108,6 @@ class Header(NamedTuple):
     portable: bool = False
     without_data: tuple[tuple[str, str, str], ...] = ()
     searched: tuple[str, ...] = ()
-    replaced: bool = False
     lines: tuple[tuple[str, str], ...] = ()
 
     @property

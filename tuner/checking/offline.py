@@ -14,7 +14,7 @@ from time import sleep
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
+from normtune.heuristics.fitting.options import MOST_LEAVES
 from normtune.heuristics.regret.legality import Legality, Registered, is_known_to_fit, registered
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.writing import named_files
@@ -165,26 +165,12 @@ def _against_data(
             evidence,
             options,
             incumbents=in_use,
-            known=decided if _is_decided(header, options) else {},
-            given=trees(text) if header.replaced else None,
+            known=decided if options.leaves is not None else {},
         )
         expected = module_text(again, command)
     except (NormtuneError, ValueError, OverflowError) as error:
         return [f"its data cannot be fitted as its header says: {error}"]
-    # A tree that depends on a replaced table cannot be fitted again, but it can be scored.
-    for entry in again.functions if header.replaced else ():
-        if entry.figures.gap > options.tie and not entry.figures.kept and not entry.beside:
-            return [f"{entry.key} loses more than its tie over the best tree; {_refit_advice(header)}"]
-    return _compared(expected, text, header, source, notes, _is_decided(header, options))
-
-
-def _is_decided(header: Header, options: FitOptions) -> bool:
-    """Whether a refit takes cross-validation and sharing from the header.
-
-    With a number of leaves they are figures that no tree depends on, and would take most of the time. A table that was
-    brought near to a replaced one cannot be fitted without them.
-    """
-    return options.leaves is not None or header.replaced
+    return _compared(expected, text, header, source, notes, options.leaves is not None)
 
 
 def _compared(
@@ -193,9 +179,8 @@ def _compared(
     sides = [_canonical(side) for side in (text, expected)]
     if sides[0] == sides[1]:
         alike = "byte for byte" if expected == text else "but for its formatting"
-        judged = f"its figures are, {alike}, those that" if header.replaced else f"equal, {alike}, to a fit of"
         limits = "; cross-validation and what shares a function are taken from its header" if is_decided else ""
-        notes.append(f"{judged} {source}{' gives' if header.replaced else ''}{limits}")
+        notes.append(f"equal, {alike}, to a fit of {source}{limits}")
         return []
     table, refit = (side[:_MOST_LINES] for side in sides)
     lines = difflib.unified_diff(table, refit, "this table", f"fit of {source}", lineterm="", n=1)

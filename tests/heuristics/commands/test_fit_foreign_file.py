@@ -173,12 +173,10 @@ def test_no_leaf_gives_way_to_a_baseline_of_which_unpaired_times_prove_nothing()
             (function,) = table.functions
             plain = fit_evidence(frame, table.options).functions[0]
             assert function.tree == plain.tree
-            assert (function.figures.kept, function.figures.slower, function.figures.uncompared) == (0, None, 0)
-            assert not function.replacing and not function.figures.strict
+            assert (function.figures.slower, function.figures.uncompared) == (None, 0)
             # The times of both are compared all the same.
             assert (table.figures()["faster"].iloc[0] > 0.1) == bool(baseline and leaves == 4)
     succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--baseline", "old.py", "--out", "new.py")
-    assert locate.load("new.py").header.lines_named("Replaced") == ()
     assert check(Path("new.py")).failures == ()
 
 
@@ -196,12 +194,12 @@ def test_python_reads_files_and_frames_alike() -> None:
     of_path = normtune.fit(Path("times.csv"), **GPU, columns=_COLUMNS, operators="mine", leaves=4)
     of_frame = normtune.fit(pd.read_csv("times.csv"), **GPU, columns=_COLUMNS, operators="mine", leaves=4)
     assert of_file.text() == of_path.text()
-    assert of_file.fit.digest == of_frame.fit.digest
+    assert of_file.fit.data.digest == of_frame.fit.data.digest
     assert [one.tree for one in of_file.functions] == [one.tree for one in of_frame.functions]
     (found,) = normtune.merge_data("times.csv", "a.db", **GPU, columns=_COLUMNS, operators="mine")
     assert (found.measurements, found.added) == (120, 120)
     assert normtune.list_data("a.db")["unpaired"].tolist() == [True]
-    assert normtune.fit("a.db", leaves=4).fit.digest == of_file.fit.digest
+    assert normtune.fit("a.db", leaves=4).fit.data.digest == of_file.fit.data.digest
     with one_line(UsageError, "name is missing: name the GPU"):
         normtune.fit("times.csv")
     with one_line(UsageError, "columns has rows=Q, but times.csv has no column 'Q'"):
@@ -298,9 +296,11 @@ def test_times_of_others_stand_beside_those_of_normtune_and_change_nothing_of_th
     assert "left out 3 unpaired measurements of operators that normtune measured" in both.notes
     assert f"the times of mine are {UNPAIRED}: their noise is unknown, and they prove no baseline" in both.notes
     normtune.fit("all.db", leaves=2).save("old.py")
-    found = normtune.fit("all.db", leaves=3, replaces="old.py")
-    assert {one.key.operator for one in found.functions if one.replacing or one.figures.kept} <= {"toy"}
-    assert found.fit.unpaired and not alone.fit.unpaired
+    found = normtune.fit("all.db", leaves=3, baseline="old.py")
+    assert {one.key.operator for one in found.functions if one.figures.limits or one.figures.slower} <= {"toy"}
+    replaced = normtune.fit("all.db", leaves=3, replaces="old.py")
+    assert {key.operator for key, compared in replaced.fit.compared.items() if compared.slower} <= {"toy"}
+    assert found.fit.data.unpaired and not alone.fit.data.unpaired
 
 
 def test_lists_of_configs_say_it() -> None:

@@ -16,7 +16,7 @@ from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.writing.emit import module_text
 from normtune.heuristics.writing.entries import decisions
-from normtune.heuristics.writing.report import figures
+from normtune.heuristics.writing.report import figures, verdict
 from normtune.kernels import config as config_module
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
@@ -30,7 +30,7 @@ from normtune.kernels.tablefile.tree import Leaf, Split, choose, configs_of, dis
 from normtune.kernels.target import TARGETS
 from normtune.kernels.transpose_fp8.config import TransposeConfig
 from normtune.results.evidence import Evidence
-from normtune.tests.heuristics.made_up import SHAPES, as_command, options_of
+from normtune.tests.heuristics.made_up import SHAPES, as_command
 
 TARGET = TARGETS["sm_90"]
 ONE, FOUR = Leaf(RMSNormConfig("row", 1, 1)), Leaf(RMSNormConfig("row", 1, 4))
@@ -39,27 +39,25 @@ SLOW = RMSNormConfig("row", 1, 16)
 
 def test_a_rule_answers_for_every_function_and_is_no_tree() -> None:
     found = baseline("liger", Path()).of(Key.parse("rms_norm_forward:no_rstd", "float32"), TARGET)
-    assert found is not None and not found.is_replaced
+    assert found is not None
     for shape in ((1, 64), (65536, 128), (4096, 8192), (7, 65536)):
         problem = Problem.of("rms_norm_forward", *shape, "float32", "no_rstd")
-        assert found.choice(shape) == RULES["liger"].choose(problem, TARGET) is not None
+        assert found(shape) == RULES["liger"].choose(problem, TARGET) is not None
 
 
 def test_a_table_answers_by_key_and_dtype_and_its_plain_operator_for_a_variant() -> None:
     own = {Key.parse("toy", "bfloat16"): ONE, Key.parse("toy:no_keep", "float32"): FOUR}
-    for replaced in (False, True):
-        incumbents = Incumbents(own, replaced=replaced)
-        for variant, dtype, expected in (
-            ("", "bfloat16", ONE),
-            ("no_keep", "bfloat16", ONE),
-            ("no_keep", "float32", FOUR),
-            ("", "float32", None),
-            ("", "float16", None),
-        ):
-            found = incumbents.of(Key.of("toy", variant, dtype), TARGET)
-            assert (found and found.choice((1, 64))) == (expected and expected.config)
-            assert found is None or found.is_replaced == replaced
-        assert incumbents.of(Key.of("other", "", "bfloat16"), TARGET) is None
+    incumbents = Incumbents(own)
+    for variant, dtype, expected in (
+        ("", "bfloat16", ONE),
+        ("no_keep", "bfloat16", ONE),
+        ("no_keep", "float32", FOUR),
+        ("", "float32", None),
+        ("", "float16", None),
+    ):
+        found = incumbents.of(Key.of("toy", variant, dtype), TARGET)
+        assert (found and found((1, 64))) == (expected and expected.config)
+    assert incumbents.of(Key.of("other", "", "bfloat16"), TARGET) is None
 
 
 @pytest.mark.slow
@@ -73,8 +71,7 @@ def test_a_rule_comes_before_a_file_and_a_file_before_a_shipped_table(
     text = module_text(fit(evidence, FitOptions(leaves=2)), as_command("normtune fit"))
     (tmp_path / "nvidia-h200").write_text(text)
     assert baseline("nvidia-h200", tmp_path).trees == trees(text)
-    assert not baseline("nvidia-h200", tmp_path).replaced
-    assert of_file(tmp_path / "nvidia-h200", replaced=True).replaced
+    assert of_file(tmp_path / "nvidia-h200").trees == trees(text)
     monkeypatch.chdir(tmp_path)
     assert baseline(str(tmp_path / "nvidia-h200"), Path("elsewhere")).trees == trees(text)
 
@@ -101,36 +98,47 @@ BETTER = Split("hidden", 512, Split("rows", 4096, FOUR, Leaf(RMSNormConfig("bloc
 
 
 @pytest.mark.slow
-def test_what_loses_against_a_table_that_is_replaced_gives_way(evidence: Evidence) -> None:
-    """The simplest tree takes 16 warps everywhere; in use is what is best up to 512."""
+def test_what_loses_against_a_baseline_takes_no_part(evidence: Evidence) -> None:
+    """The simplest tree takes 16 warps everywhere; the baseline is what is best up to 512."""
     assert fitted(evidence, None, 3, tie=50).tree == Leaf(SLOW)
-    found = fitted(evidence, Incumbents({Key.parse("toy", "bfloat16"): BETTER}, replaced=True), 3, tie=50)
-    assert found.figures.kept == 1
+    beside = Incumbents({Key.parse("toy", "bfloat16"): BETTER})
+    found = fitted(evidence, beside, 3, tie=50)
     assert found.figures.asked == 3
-    assert found.replacing
     assert found.figures.slower is None
+    assert found.figures.limits == " nowhere slower than the baseline"
     assert found.figures.loss.worst < 1000
     for shape in SHAPES[:-1]:
         assert choose(found.tree, shape) == choose(BETTER, shape)
+    # One leaf was validated; there is no table of less than three that is nowhere slower.
+    (free,) = fit(evidence, FitOptions(tie_percent=50), incumbents=beside).functions
+    assert leaves(free.tree) >= 3 and free.figures.slower is None
+
+
+def test_a_replaced_table_is_told_of_and_changes_nothing(evidence: Evidence) -> None:
+    replaced = Incumbents({Key.parse("toy", "bfloat16"): BETTER})
+    alone, over = (fit(evidence, FitOptions(leaves=1), replaced=table) for table in (None, replaced))
+    assert over.functions == alone.functions
+    compared = over.compared[Key.parse("toy", "bfloat16")]
+    count, most = compared.slower
+    assert count > 0 and compared.name == "the table that it replaces" and compared.faster < 0
+    assert f"{count} shapes up to {percent(most, 1)} slower than it" in " ".join(verdict(over))
+    assert alone.compared[Key.parse("toy", "bfloat16")].slower is None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_replaced", [False, True])
-def test_bounds_hold_beside_a_baseline_and_what_that_costs_is_told(
-    evidence: Evidence, penalty, is_replaced: bool
-) -> None:
+def test_bounds_hold_beside_a_baseline_and_what_that_costs_is_told(evidence: Evidence, penalty) -> None:
     """Leaves and configs are as many as were asked for; nothing is slower than the baseline where that can be had."""
-    beside = Incumbents({Key.parse("toy", "bfloat16"): BETTER}, replaced=is_replaced)
+    beside = Incumbents({Key.parse("toy", "bfloat16"): BETTER})
     for options in (FitOptions(leaves=3), FitOptions(leaves=5, max_configs=3)):
         (found,) = fit(evidence, options, incumbents=beside).functions
         assert leaves(found.tree) == len(distinct(found.tree)) == 3
-        assert found.figures.slower is None and found.figures.kept == 0
+        assert found.figures.slower is None
         for shape in SHAPES[:-1]:
             assert choose(found.tree, shape) == choose(BETTER, shape)
     for options in (FitOptions(leaves=1), FitOptions(leaves=9, max_configs=1)):
         whole = fit(evidence, options, incumbents=beside)
         (found,) = whole.functions
-        assert found.tree == Leaf(SLOW) and found.figures.kept == 0
+        assert found.tree == Leaf(SLOW)
         count, most = found.figures.slower
         lost = slowdowns(found.tree, penalty)
         assert count == sum(loss > 9950 for loss in lost) and most == pytest.approx(max(lost), abs=3000)
@@ -138,19 +146,12 @@ def test_bounds_hold_beside_a_baseline_and_what_that_costs_is_told(
         told = f"{count} shapes up to {percent(most, 1)} slower than what was in use"
         assert told in " ".join(text.replace("\n#", " ").split())
         assert decisions(parse(text, "x")[0])[Key.parse("toy", "bfloat16")].figures.slower[0] == count
+        assert whole.compared[found.key].slower == found.figures.slower
         (line,) = (line for line in figures(whole) if line.startswith(f"toy bfloat16: {count} shapes up to"))
-        # What it says avoids that does.
-        advised = line.partition("slower than the table or rule in use; ")[2].partition(" avoids it, --baseline none")[
-            0
-        ]
-        assert advised == found.figures.advice
-        wider = options_of(" ".join(["normtune fit", *options.words(), advised]))
-        assert wider != options
-        (avoided,) = fit(evidence, wider, incumbents=beside).functions
-        assert avoided.figures.slower is None and avoided.figures.leaves <= wider.leaves
+        assert "a larger --leaves or --max-configs may avoid it" in line
 
 
-def test_where_leaves_that_gave_way_are_too_many_slower_configs_take_no_part(measure, run, spec) -> None:
+def test_a_config_that_is_slower_at_some_shapes_takes_no_part_there(measure, run, spec) -> None:
     """One config alone loses least and is slower at four shapes, which would take leaves of their own."""
 
     def law(config: Config, problem: Problem) -> float:
@@ -165,7 +166,6 @@ def test_where_leaves_that_gave_way_are_too_many_slower_configs_take_no_part(mea
         found = fit(evidence, FitOptions(leaves=bound), incumbents=beside).functions[0]
         assert leaves(found.tree) <= bound
         assert found.figures.slower is None
-        assert found.figures.strict or found.figures.kept == 0
     assert free.figures.slower is None
 
 
@@ -181,7 +181,7 @@ def slowdowns(tree, penalty):
 @pytest.mark.parametrize("config", [RMSNormConfig("row", 1, 32), RMSNormConfig("split", 1, 4, block_col=1024)])
 def test_what_was_not_measured_changes_nothing(evidence: Evidence, config: Config, spec: OperatorSpec) -> None:
     """It is counted; what is illegal at a shape could not be launched there."""
-    found = fitted(evidence, Incumbents({Key.parse("toy", "bfloat16"): Leaf(config)}, replaced=True), 3)
+    found = fitted(evidence, Incumbents({Key.parse("toy", "bfloat16"): Leaf(config)}), 3)
     legal = sum(spec.is_legal(config, Problem.of("toy", *shape, "bfloat16"), TARGET) for shape in SHAPES[:-1])
     assert 0 < found.figures.uncompared == legal
     assert found == replace(
@@ -209,12 +209,11 @@ def test_bounds_beside_a_baseline_that_was_not_timed_everywhere(evidence: Eviden
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_replaced", [False, True])
 def test_random_parts_of_a_sweep_give_tables_within_the_bounds_and_no_shape_is_slower_unsaid(
-    measure, penalty, run, spec, is_replaced: bool
+    measure, penalty, run, spec
 ) -> None:
     cells = measure(penalty, SHAPES[:-1])
-    beside = Incumbents({Key.parse("toy", "bfloat16"): BETTER}, replaced=is_replaced)
+    beside = Incumbents({Key.parse("toy", "bfloat16"): BETTER})
     untimed = 0
     for seed in range(12):
         draw = random.Random(seed)
@@ -230,7 +229,7 @@ def test_random_parts_of_a_sweep_give_tables_within_the_bounds_and_no_shape_is_s
         slow = [ours - theirs for ours, theirs in lost if None not in (ours, theirs) and ours - theirs > 20_000]
         assert len(slow) <= (found.figures.slower.problems if found.figures.slower else 0)
         told = " ".join(figures(whole))
-        assert ("slower than the table or rule in use; " in told) == (found.figures.slower is not None)
+        assert ("slower than the baseline; " in told) == (found.figures.slower is not None)
         assert found.figures.uncompared == sum(
             None in pair and ours != theirs for pair, (ours, theirs) in zip(lost, pairs, strict=True)
         )
@@ -245,7 +244,7 @@ def test_what_is_illegal_beyond_is_not_kept_there(measure, run, spec) -> None:
         return 0.0 if config == few else 0.5 if config == SLOW else 0.2
 
     evidence = Evidence.from_measurements(measure(law, SHAPES), [run])
-    found = fitted(evidence, Incumbents({Key.parse("toy", "bfloat16"): Leaf(few)}, replaced=True), 9, tie=50)
+    found = fitted(evidence, Incumbents({Key.parse("toy", "bfloat16"): Leaf(few)}), 9, tie=50)
     for rows, hidden in [*SHAPES, (2**31 - 1, 16384), (1, 5000), (1, 4097)]:
         for dtype in ("bfloat16", "float16", "float32"):
             assert spec.is_legal(choose(found.tree, (rows, hidden)), Problem.of("toy", rows, hidden, dtype), TARGET)

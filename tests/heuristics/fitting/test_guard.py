@@ -1,4 +1,4 @@
-"""No leaf worse than the baseline: leaves that are replaced, leaves that are kept, and false alarms by noise alone."""
+"""No config slower than the baseline: what is barred, what is told, and false alarms by noise alone."""
 
 import math
 from dataclasses import replace
@@ -7,15 +7,12 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
-from normtune.heuristics.fitting.guard import LEVEL, SLOWER, Guard, Guarded
+from normtune.heuristics.fitting.guard import LEVEL, SLOWER, Guard
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.heuristics.regret.paired import block_ratios, paired
-from normtune.heuristics.solver.bins import Bins
-from normtune.heuristics.solver.grid import axis
-from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
+from normtune.kernels.tablefile.tree import Leaf, Tree
 from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.tests.heuristics.made_up import rounds_of
 
@@ -43,75 +40,58 @@ def timed(means: dict[tuple[int, int], int], noise: float, seed: int = 0, togeth
     return np.repeat(np.rint(logs), ROUNDS_PER_BLOCK, axis=2)
 
 
-def bins_of(barred: tuple[tuple[int, int, int], ...] = (), illegal: tuple[tuple[int, int, int], ...] = ()) -> Bins:
-    axes = axis("rows", ROWS, ROWS[-1]), axis("hidden", HIDDEN, HIDDEN[-1])
-    shape = (len(CONFIGS), len(ROWS), len(HIDDEN))
-    without, legal = np.zeros(shape, np.bool_), np.ones(shape, np.bool_)
-    for place in barred:
-        without[place] = True
-    for place in illegal:
-        legal[place] = False
-    return Bins(axes, CONFIGS, np.zeros(shape, np.int64), without, legal)
-
-
-def guarded(matrix: TimingMatrix, in_bins: Bins, tree: Tree, baseline) -> Guarded:
-    return Guard(matrix, baseline, lambda config, shape: True).guarded(in_bins, tree)
+def barred(matrix: TimingMatrix, baseline, is_legal=lambda config, shape: True) -> set[tuple[int, int]]:
+    """The problems and configs that may not meet, by their numbers."""
+    return {(int(place), int(column)) for place, column in np.argwhere(Guard(matrix, baseline).barred(is_legal))}
 
 
 def slower(matrix: TimingMatrix, tree: Tree, baseline) -> list[int]:
     """The problems on which a tree is slower; their number and the largest ratio are what is told."""
-    guard = Guard(matrix, baseline, lambda config, shape: True)
+    guard = Guard(matrix, baseline)
     found = guard._slow(guard._choices(tree))
     told = guard.slower(tree)
     assert (told is None) == (not found) and (not told or told == (len(found), round(max(found.values()))))
     return sorted(found)
 
 
-def answers(tree: Tree) -> list[Config]:
-    return [choose(tree, shape) for shape in SHAPES]
-
-
 def always(config: Leaf):
     return lambda shape: config.config
 
 
-TREE = Split("hidden", 256, Split("rows", 64, A, A), B)
-
-
-def test_the_leaf_that_is_slower_gives_way_and_nothing_else() -> None:
-    """At 1 x 1024 A and B take 5 % longer than C, which is in use; at 4096 x 64 A is faster than C, and stays."""
+def test_slower_configs_are_barred_where_they_are_and_nowhere_else() -> None:
+    """At 1 x 1024 A and B take 5 % longer than C, the baseline; at 4096 x 64 A is faster than C."""
     slow = SHAPES.index((1, 1024))
     logs = timed({(slow, 0): 50_000, (slow, 1): 50_000, (SHAPES.index((4096, 64)), 2): 80_000}, noise=2000)
-    found = guarded(matrix_of(logs), bins_of(), TREE, always(C))
-    assert found.kept == 1
-    assert found.tree == Split("hidden", 256, Split("rows", 64, A, A), C)
+    assert barred(matrix_of(logs), always(C)) == {(slow, 0), (slow, 1)}
 
 
-def test_a_leaf_is_cut_into_the_fewest_parts_that_are_nowhere_slower() -> None:
-    """From hidden 1024 on B is slower than C, which is in use, at 64 rows, and C than B, which is, at 4096."""
+def test_each_shape_has_the_baseline_s_own_answer() -> None:
+    """From hidden 1024 on B is slower than C, the baseline there, at 64 rows, and C than B, which is, at 4096."""
     few, many = SHAPES.index((64, 1024)), SHAPES.index((4096, 1024))
     logs = timed({(few, 0): 50_000, (few, 1): 50_000, (many, 0): 50_000, (many, 2): 50_000}, noise=2000)
-    found = guarded(matrix_of(logs), bins_of(), TREE, lambda shape: (C if shape[0] <= 64 else B).config)
-    assert isinstance(found.tree, Split)
-    assert found.tree.low == TREE.low
-    assert found.tree.high == Split("rows", 512, C, B)
-    assert found.kept == 1
+    found = barred(matrix_of(logs), lambda shape: (C if shape[0] <= 64 else B).config)
+    assert found == {(few, 0), (few, 1), (many, 0), (many, 2)}
 
 
-def test_the_fitted_config_stays_wherever_it_loses_less_and_no_third_one_comes_in() -> None:
-    """B is slower than C, which is in use, at one of three sizes of its leaf; A is as fast there, C loses elsewhere."""
-    slow = SHAPES.index((1, 1024))
-    found = bins_of()
-    found.cost[2] = 1000
-    tree = guarded(matrix_of(timed({(slow, 1): 50_000}, noise=2000)), found, TREE, always(C)).tree
-    assert answers(tree) == [C.config if place == slow else one for place, one in enumerate(answers(TREE))]
+def test_no_choice_of_what_is_not_barred_is_slower() -> None:
+    """A single test bars whatever Holm's procedure may reject, whichever configs a tree has."""
+    rejected = 0
+    for seed in range(40):
+        draw = np.random.default_rng(seed)
+        means = {(problem, 1): int(draw.integers(0, 60_000)) for problem in range(len(SHAPES))}
+        guard = Guard(matrix_of(timed(means, 20_000, seed)), always(C))
+        free = ~guard.barred(lambda config, shape: True)
+        assert free[:, 2].all()
+        rejected += len(guard._slow([B.config] * len(SHAPES)))
+        for column in (0, 1):
+            assert not guard._slow([CONFIGS[column if may else 2] for may in free[:, column].tolist()])
+    assert rejected > 40
 
 
 @pytest.mark.parametrize("by", [-50_000, 0, SLOWER - 2000])
 def test_what_is_faster_alike_or_hardly_slower_stays(by: int) -> None:
     logs = timed({(problem, 1): by for problem in range(len(SHAPES))}, noise=200)
-    found = guarded(matrix_of(logs), bins_of(), TREE, always(C))
-    assert (found.tree, found.kept) == (TREE, 0)
+    assert not barred(matrix_of(logs), always(C))
 
 
 def test_a_large_mean_that_one_block_makes_does_not_count() -> None:
@@ -120,7 +100,7 @@ def test_a_large_mean_that_one_block_makes_does_not_count() -> None:
     matrix = matrix_of(logs)
     assert matrix.rounds is not None
     assert block_ratios(matrix.rounds, 2, 1, 2).mean() == 50_000 > SLOWER
-    assert guarded(matrix, bins_of(), TREE, always(C)).kept == 0
+    assert not barred(matrix, always(C))
 
 
 def test_luck_that_all_configs_of_a_round_share_hides_nothing() -> None:
@@ -184,32 +164,26 @@ def test_less_than_three_blocks_say_nothing() -> None:
 def test_without_rounds_nothing_is_told() -> None:
     matrix = matrix_of(timed({(2, 1): 300_000}, 0))
     bare = TimingMatrix(Key.of("toy", "", "bfloat16"), SHAPES, CONFIGS, matrix.regret, matrix.usable)
-    assert guarded(bare, bins_of(), TREE, always(C)) == (TREE, 0)
+    assert not barred(bare, always(C)) and slower(bare, B, always(C)) == []
 
 
 def test_where_what_is_in_use_has_no_answer_or_no_time_the_fitted_one_stays() -> None:
     logs = timed({(problem, 1): 50_000 for problem in (2, 5, 8)}, noise=1000)
     matrix = matrix_of(logs)
-    assert guarded(matrix, bins_of(), TREE, lambda shape: None) == (TREE, 0)
-    assert guarded(matrix, bins_of(), TREE, always(Leaf(RMSNormConfig("row", 1, 32)))) == (TREE, 0)
+    assert barred(matrix, always(C)) == {(2, 1), (5, 1), (8, 1)}
+    assert not barred(matrix, lambda shape: None)
+    assert not barred(matrix, always(Leaf(RMSNormConfig("row", 1, 32))))
     logs[5, 2] = MISSING
     assert slower(matrix_of(logs), B, always(C)) == [2, 8]
 
 
-def test_where_it_may_not_answer_it_is_no_reason_to_give_way_elsewhere() -> None:
-    """B is slower at 1 x 1024 alone; there C is barred (or illegal), so the leaf stays B at all of its sizes."""
-    matrix = matrix_of(timed({(2, 1): 50_000}, noise=1000))
-    assert guarded(matrix, bins_of(barred=((2, 0, 2),)), TREE, always(C)) == (TREE, 0)
-    assert guarded(matrix, bins_of(illegal=((2, 0, 2), (2, 1, 2), (2, 2, 2))), TREE, always(C)) == (TREE, 0)
-
-
-def test_a_leaf_gives_way_where_it_may_and_keeps_the_rest() -> None:
-    """B is slower all over its leaf, and C may not answer at 4096 rows: there B stays."""
-    matrix = matrix_of(timed({(problem, place): 50_000 for problem in (2, 5, 8) for place in (0, 1)}, noise=1000))
-    found = guarded(matrix, bins_of(barred=((2, 2, 2), (0, 2, 2))), TREE, always(C))
-    assert [one.num_warps for one in answers(found.tree)[2::3]] == [4, 4, 2]
-    assert answers(found.tree)[0::3] == answers(TREE)[0::3]
-    assert found.kept == 1
+def test_where_the_baseline_may_not_answer_nothing_is_barred() -> None:
+    """B is slower at all sizes of hidden 1024, and C, the baseline, is illegal at 4096 rows."""
+    matrix = matrix_of(timed({(problem, 1): 50_000 for problem in (2, 5, 8)}, noise=1000))
+    assert barred(matrix, always(C), lambda config, shape: shape[0] < 4096) == {(2, 1), (5, 1)}
+    excluded = np.zeros_like(matrix.usable)
+    excluded[2, 2] = True
+    assert barred(matrix.without(excluded), always(C)) == {(5, 1), (8, 1)}
 
 
 def test_a_config_that_was_dropped_after_three_blocks_is_judged_by_the_noise_of_its_shape() -> None:
@@ -232,8 +206,9 @@ def test_configs_of_different_blocks_are_compared_through_what_both_share() -> N
     logs[:, 0, 4 * ROUNDS_PER_BLOCK :] = MISSING  # nothing links the halves now
     apart = matrix_of(logs)
     assert slower(apart, B, always(C)) == []
-    assert Guard(apart, always(C), lambda config, shape: True).uncompared(B) == len(SHAPES)
-    assert Guard(apart, always(C), lambda config, shape: shape[0] > 1).uncompared(B) == len(SHAPES) - len(HIDDEN)
+    assert Guard(apart, always(C)).uncompared(B, lambda config, shape: True) == len(SHAPES)
+    many = len(SHAPES) - len(HIDDEN)
+    assert Guard(apart, always(C)).uncompared(B, lambda config, shape: shape[0] > 1) == many
 
 
 def test_aliases_add_no_evidence_of_noise() -> None:
@@ -245,38 +220,14 @@ def test_aliases_add_no_evidence_of_noise() -> None:
     assert np.allclose(again.ratios[:3], once.ratios)
 
 
-def test_the_guard_is_repeated_until_nothing_changes() -> None:
-    """B gives way in all of its leaf, so three comparisons fall away, and one of A, which nine excused, is too slow."""
-    spread = np.repeat(np.array([-1, 1, -1, 1, -1, 1, -1, 1]) * 20_000, ROUNDS_PER_BLOCK)
-    logs = timed({(SHAPES.index((1, 1024)), 1): 400_000}, noise=0)
-    logs[:, 0] += spread
-    logs[:, 1] += spread
-    hidden = SHAPES.index((64, 64))
-    for by in range(10_000, 60_000, 100):
-        logs[hidden, 0] = spread + by
-        matrix = matrix_of(logs)
-        assert matrix.rounds is not None
-        if paired(matrix.rounds, hidden, 2).p[0] * 7 < LEVEL:
-            break
-    assert paired(matrix.rounds, hidden, 2).p[0] * 8 > LEVEL
-    assert slower(matrix, TREE, always(C)) == [SHAPES.index((1, 1024))]
-    found = guarded(matrix, bins_of(), TREE, always(C))
-    assert slower(matrix, found.tree, always(C)) == []
-    assert choose(found.tree, (64, 64)) == C.config and choose(found.tree, (1, 1024)) == C.config
-    assert found.kept == 2
-
-
-def test_what_is_untimed_where_the_baseline_is_timed_gives_way_and_the_other_way_round_is_counted() -> None:
+def test_what_is_untimed_where_the_baseline_is_timed_is_barred_and_the_other_way_round_is_counted() -> None:
     matrix = matrix_of(timed({}, noise=2000))
     untimed = np.zeros_like(matrix.usable)
     untimed[2, 1] = untimed[5, 2] = True
     assert matrix.rounds is not None
     places = np.where(untimed, 0, matrix.rounds.places)
     partial = replace(matrix, usable=~untimed, untimed=untimed, rounds=matrix.rounds._replace(places=places))
-    guard = Guard(partial, always(C), lambda config, shape: True)
-    assert guard.refused.sum() == 1 and guard.refused[2, 1] and guard.refuses(TREE)
-    found = guarded(partial, bins_of(barred=((2, 1, 2),)), TREE, always(C))
-    assert choose(found.tree, SHAPES[2]) == C.config
-    assert choose(found.tree, SHAPES[5]) == B.config
-    assert not guard.refuses(found.tree) and guard.slower(found.tree) is None
-    assert (guard.uncompared(TREE), guard.uncompared(found.tree)) == (2, 1)
+    assert barred(partial, always(C)) == {(2, 1)}
+    guard = Guard(partial, always(C))
+    assert guard.slower(B) is None
+    assert guard.uncompared(B, lambda config, shape: True) == 2

@@ -246,7 +246,7 @@ def test_a_header_that_asks_for_what_there_is_not_is_refused(
     def refuse(*arguments: object) -> None:
         raise AssertionError("fitted")
 
-    monkeypatch.setattr(function, "sought", refuse)
+    monkeypatch.setattr(function, "solved", refuse)
     failures = check(commanded(table, words)).failures
     assert any("its data cannot be fitted as its header says: " in failure and why in failure for failure in failures)
 

@@ -54,8 +54,7 @@ def again(evidence: Evidence, text: str, baseline: Incumbents | None = None) -> 
     """As `check` does it: from the header alone."""
     header, _ = parse(text, "table.py")
     command = command_of(header)
-    given = trees(text) if header.replaced else None
-    found = fit(evidence, command.fit_options(), incumbents=baseline, known=decisions(header), given=given)
+    found = fit(evidence, command.fit_options(), incumbents=baseline, known=decisions(header))
     return module_text(found, command)
 
 
@@ -73,31 +72,9 @@ def test_a_refit_from_the_header_gives_the_same_bytes(measured, seed: int) -> No
         assert "is possible; allow it" in str(error)
         return
     assert again(evidence, alone) == alone
-    # Over itself nothing changes.
-    assert written(evidence, options, Incumbents(trees(alone), replaced=True)) == alone
-    # Over another table it may become another one, which is judged as it is.
-    over = written(evidence, options, Incumbents(trees(other), replaced=True))
-    assert again(evidence, over) == over
     for baseline in (Incumbents(trees(other)), Incumbents({}, RULES["liger"])):
         beside = written(evidence, options, baseline)
-        assert "Replaced" not in beside
         assert again(evidence, beside, baseline) == beside
-
-
-@pytest.mark.slow
-def test_some_of_these_tables_replaced_another_and_stay(measured) -> None:
-    """Over the table that they are they stay as they are, byte for byte."""
-    seen = 0
-    for seed in range(6):
-        options = FitOptions(leaves=6, tie_percent=1)
-        evidence = measured(seed, 0.05, ("bfloat16",))
-        before = written(measured(seed, 0.0, ("bfloat16",)), FitOptions(leaves=9))
-        over = written(evidence, options, Incumbents(trees(before), replaced=True))
-        if parse(over, "")[0].replaced:
-            seen += 1
-            assert again(evidence, over) == over
-            assert written(evidence, options, Incumbents(trees(over), replaced=True)) == over
-    assert seen >= 3
 
 
 def test_where_a_table_ends_is_told_once_for_all_functions_or_by_box() -> None:
@@ -110,10 +87,3 @@ def test_where_a_table_ends_is_told_once_for_all_functions_or_by_box() -> None:
         "toy bfloat16 and 1 more: answers at rows 2 to 16, hidden 32 to 256",
         "toy float16: answers at rows 1 to 200, hidden 32 to 256; the next table elsewhere, or the default config",
     ]
-
-
-def test_that_a_table_replaced_another_is_read_back(measured) -> None:
-    header, body = parse(written(measured(1, 0.0, ("bfloat16",)), FitOptions(leaves=1)), "table.py")
-    for replaced in (False, True):
-        text = f"{header._replace(replaced=replaced).text()}\n{body}"
-        assert parse(text, "table.py")[0].replaced == replaced
