@@ -5,15 +5,13 @@ import pkgutil
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import typer.main
 
-from normtune import __version__, cli
-from normtune.tests.commands import main
+from normtune import __version__
+from normtune.tests.commands import every_command, main
 from normtune.tuner.compiling.ahead import Ahead
 from normtune.tuner.search.control import Control
 
@@ -49,22 +47,10 @@ def test_the_first_documents_are_short(root: Path, document: str, lines: int, ki
     assert (text.count(b"\n") <= lines, len(text) <= kilobytes << 10) == (True, True)
 
 
-def commands() -> Iterator[tuple[str, frozenset[str]]]:
-    """Each command as it is typed, with its options."""
-
-    def walk(name: str, command: object) -> Iterator[tuple[str, frozenset[str]]]:
-        children = getattr(command, "commands", None)
-        if children:
-            for child in children.values():
-                yield from walk(f"{name} {child.name}", child)
-        else:
-            options = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
-            yield name, frozenset(options)
-
-    yield from walk("normtune", typer.main.get_command(cli.app))
-
-
-COMMANDS = dict(commands())
+COMMANDS = {
+    f"normtune {name}": {option for one in command.params for option in one.opts if option.startswith("--")}
+    for name, command in every_command().items()
+}
 
 
 def test_all_commands_are_known_here() -> None:
@@ -82,10 +68,8 @@ def test_every_command_is_documented(root: Path) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_says_what_it_does_in_a_sentence(command: str) -> None:
-    found = typer.main.get_command(cli.app)
-    for word in command.split()[1:]:
-        found = found.commands[word]
-    assert all(re.fullmatch(r"(?s)\S.*\.", one.help) for one in found.params if one.param_type_name == "option")
+    parameters = every_command()[command.removeprefix("normtune ")].params
+    assert all(re.fullmatch(r"(?s)\S.*\.", one.help) for one in parameters if one.param_type_name == "option")
 
 
 # Before an option of another program's command.
