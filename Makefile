@@ -6,6 +6,7 @@
 # make bench     this GPU: normtune beside its peers, kernels and host, and the tables of others; resumes
 # make bench-strategies HUB=FOLDER   searches, and those of others, on recorded times, T4 files of benchmark_hub and
 #                made-up operators; no GPU, an hour; resumes
+# make docs      the documents and the reference of Python and of all options as a site, in .cache/site
 # make format    rewrite the sources as `make test` wants them
 # make clean     remove what these targets made, measurements excepted
 #
@@ -36,7 +37,7 @@ MEASURES := this measures the GPU $(DEVICE)
 OLDEST_PYTHON ?= python3.11
 OLDEST := $(VENV)/oldest
 
-.PHONY: tune quick test test-all oldest bench bench-strategies format clean
+.PHONY: tune quick test test-all oldest docs bench bench-strategies format clean
 
 tune:
 	@echo "make tune: $(if $(filter replay:%,$(DEVICE)),$(REPLAYS),$(MEASURES))"
@@ -57,13 +58,17 @@ test test-all: $(VENV)/.ready
 	TRITON_INTERPRET=1 $(BIN)/pytest -q -n $(JOBS) $(RANDOM) -m "interpreter $(QUICK)" $$(grep -rl --include='*.py' mark.interpreter tests)
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(RANDOM) -m "not gpu and not interpreter $(QUICK)"
 	$(if $(filter test-all,$@),$(if $(filter cuda:%,$(DEVICE)),$(BIN)/pytest -q -m gpu))
-	$(if $(filter test-all,$@),$(MAKE) oldest)
+	$(if $(filter test-all,$@),$(MAKE) docs oldest)
 
 # What judges the sources or runs the tests stays as in constraints.txt; types are not checked again.
 oldest: export OMP_NUM_THREADS := 1
 oldest: $(OLDEST)/.ready
 	TRITON_INTERPRET=1 $(OLDEST)/bin/pytest -q -n $(JOBS) -m "interpreter and not slow" $$(grep -rl --include='*.py' mark.interpreter tests)
 	$(OLDEST)/bin/pytest -q -n $(JOBS) --dist worksteal -m "not gpu and not interpreter and not slow" --ignore tests/packaging/test_types.py
+
+# A broken link, and a public name that cannot be read, is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 quick: export OMP_NUM_THREADS := 1
 quick: $(VENV)/.ready
@@ -123,6 +128,10 @@ $(OLDEST)/.ready: $(VENV)/.ready
 	@sed -n '/^dependencies/,/^]/s/^ *"\([a-z-]*\)>=\([0-9.]*\).*/\1==\2.*/p' pyproject.toml > $(OLDEST)/constraints.txt
 	@grep -E '^(black|build|expecttest|hypothesis|mypy|pytest|pytest-xdist|ruff)==' constraints.txt >> $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install -q --no-compile -c $(OLDEST)/constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.ready
+	@$(BIN)/python -m pip install -q -c $(VENV)/constraints.txt -e '.[docs]'
 	@touch $@
 
 $(VENV)/.strategies: $(VENV)/.ready

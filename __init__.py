@@ -1,7 +1,7 @@
 """RMSNorm kernels whose launches are looked up in measured tables, and the tool that measures them.
 
 Each public name is imported on its first use, so that `import normtune` and `normtune --help` load neither torch nor
-triton. docs/api.md describes all of them.
+triton. docs/python.md introduces them.
 """
 
 from pkgutil import resolve_name

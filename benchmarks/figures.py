@@ -8,17 +8,15 @@ Needs no GPU and fits nothing. The text around a block is written by hand and re
 
 import json
 import math
-import textwrap
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from normtune.benchmarks import liger_table, peers_report, search_cases, table_figures, tilegym_table, unmeasured
-from normtune.benchmarks.table_figures import OPERATORS, percent
-from normtune.docs import blocks
-from normtune.docs.blocks import Blocks
+from normtune.benchmarks import peers_report, search_cases, table_figures, unmeasured
+from normtune.benchmarks.lib import blocks
+from normtune.benchmarks.lib.blocks import Blocks
+from normtune.benchmarks.table_figures import percent
 from normtune.heuristics.regret.fixed_log import MILLION
 
 README, DOCUMENT = blocks.ROOT / "README.md", blocks.ROOT / "docs" / "results.md"
@@ -32,62 +30,42 @@ def main() -> None:
     blocks.main(__doc__ or "", COMMAND, "figures", DOCUMENTS)
 
 
-def _times(losses: Sequence[table_figures.Losses]) -> str:
-    """The least and the greatest ratio of times to those of a rule: `1.11 to 1.13`."""
-    ratios = [math.exp(one.faster / MILLION) for one in losses if one.faster is not None]
-    return f"{min(ratios):.2f} to {max(ratios):.2f}"
-
-
 def headline() -> list[str]:
     """The headline figures of README.md."""
-    peers = {name: _ratio(cells) for name, cells in peers_report.by_part(_peers()).items()}
-    count = len(peers_report.timed(next(iter(peers_report.by_part(_peers()).values()))))
-    forward = [one for one in table_figures.function_losses() if one.operator == "rms_norm_forward"]
-    backward = [one for one in table_figures.function_losses() if one.operator == "rms_norm_backward"]
+    cells = peers_report.by_part(_peers())
+    count = len(peers_report.timed(next(iter(cells.values()))))
+    columns = []
+    for work in ("forward", "backward"):
+        losses = [one for one in table_figures.function_losses() if one.operator == f"rms_norm_{work}"]
+        ratios = [math.exp(one.faster / MILLION) for one in losses if one.faster is not None]
+        columns.append(
+            (
+                f"{_ratio(cells[work, 'bfloat16']):.2f}",
+                f"{_ratio(cells[work, 'float32']):.2f}",
+                f"{percent(max(one.recorded.mean for one in losses), 2)} % at most",
+                f"{percent(losses[0].held_out.mean, 2)} %",
+                f"{min(ratios):.2f} to {max(ratios):.2f}",
+            )
+        )
+    texts = (
+        f"time over the fastest peer's, {count} shapes, bfloat16",
+        "the same in float32",
+        "slower than the best config of each recorded shape, mean of a dtype",
+        "the same at shapes that were not recorded, bfloat16",
+        "time with Liger-Kernel's launch rule over the time with the table, a dtype",
+    )
     sweep, fit, lookup = _json("sweep"), _json("fit"), _json("lookup")
     return [
         "",
-        *_item(
-            "**Kernels.** Time over that of the fastest peer at each shape (torch, inductor, Liger-Kernel, QuACK), "
-            f"geometric mean over {count} shapes: backward {peers['backward', 'bfloat16']:.2f} in bfloat16 and "
-            f"{peers['backward', 'float32']:.2f} in float32, forward {peers['forward', 'bfloat16']:.2f} and "
-            f"{peers['forward', 'float32']:.2f}."
-        ),
-        *_item(
-            f"**Table.** On the recorded shapes it loses {_range(one.recorded.mean for one in forward)} forward and "
-            f"{_range(one.recorded.mean for one in backward)} backward on average, against the best config of each "
-            f"shape (below 0: about 0); its config is timed at {_least_timed([*forward, *backward])} of them. On the "
-            f"same kernels Liger-Kernel's launch rule takes {_times(forward)} and {_times(backward)} times as long. At "
-            f"{forward[0].held_out.problems} and {backward[0].held_out.problems} shapes of other hidden sizes it loses "
-            f"{percent(forward[0].held_out.mean, 2)} and {percent(backward[0].held_out.mean, 2)} % in "
-            f"{forward[0].dtype}, and of still others maybe {_range(forward[0].interval)} and "
-            f"{_range(backward[0].interval)} (95 %, bootstrap)."
-        ),
-        *_item(
-            f"**Cost.** A default sweep takes {sweep['wall_s']:.0f} s on the GPU. A fit of {fit['measurements']} "
-            f"measurements takes {fit['cases'][0]['seconds']:.0f} s on {fit['cores']} CPU cores, "
-            f"{fit['cases'][1]['seconds']:.0f} s with "
-            f"cross-validation. A lookup takes {fmean(function['mean_ns'] for function in lookup['functions']):.0f} ns."
-        ),
+        "| | forward | backward |",
+        "|---|---:|---:|",
+        *(f"| {' | '.join(row)} |" for row in zip(texts, *columns, strict=True)),
+        "",
+        f"A default sweep takes {sweep['wall_s']:.0f} s on the GPU, and a fit of {fit['measurements']} measurements "
+        f"{fit['cases'][0]['seconds']:.0f} s",
+        f"on {fit['cores']} cores. A lookup takes {fmean(one['mean_ns'] for one in lookup['functions']):.0f} ns.",
         "",
     ]
-
-
-def _least_timed(functions: Sequence[Any]) -> str:
-    """The least share of the shapes of a function that have a time of its config: `all`, `95 %`."""
-    losses = [one.recorded for one in functions]
-    share = min(100 * loss.problems // (loss.problems + loss.untimed) for loss in losses)
-    return "all" if share == 100 else f"{share} %"
-
-
-def _item(text: str) -> list[str]:
-    return textwrap.wrap(text, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
-
-
-def _range(values: Any) -> str:
-    """The least and the greatest of some regrets, as percent."""
-    found = sorted(values)
-    return f"{percent(found[0], 2)} to {percent(found[-1], 2)} %"
 
 
 def _ratio(cells: list[dict[str, Any]]) -> float:
@@ -126,20 +104,6 @@ def peers() -> list[str]:
     return [*lines, "", *losses, *[""] * bool(losses)]
 
 
-def liger() -> list[str]:
-    """The first of Liger's three tables."""
-    document = _json("liger_table")
-    return ["", *liger_table.table(document, OPERATORS), "", *liger_table.table(document, OPERATORS, own=True), ""]
-
-
-def tilegym() -> list[str]:
-    """TileGym's table in bfloat16; nothing if not measured."""
-    if not (RESULTS / "tilegym_table.json").exists():
-        return []
-    cells = [cell for cell in _json("tilegym_table")["cells"] if cell["dtype"] == "bfloat16"]
-    return ["", *tilegym_table.table(sorted(cells, key=lambda cell: cell["hidden"])), ""]
-
-
 def host() -> list[str]:
     lines = ["", "| work | rows x hidden | torch | normtune | ratio |", "|---|---|---:|---:|---:|"]
     for cell in sorted(_json("host")["cells"], key=lambda cell: cell["work"] != "forward, no_grad"):
@@ -150,8 +114,8 @@ def host() -> list[str]:
 
 
 def staleness() -> list[str]:
-    """Error rates of `normtune check --device`, on replays and on a GPU."""
-    replay, gpu = _json("staleness_replay"), _json("staleness")
+    """Error rates of `normtune check --device` on replays."""
+    replay = _json("staleness_replay")
     lines = ["", "| replay | checks | OK | AMBIGUOUS | STALE |", "|---|---:|---:|---:|---:|"]
     for title, is_fresh, own in (
         ("fresh tables", True, False),
@@ -164,22 +128,6 @@ def staleness() -> list[str]:
             if (count["kind"] == "fresh", count["own"]) == (is_fresh, own) and (is_fresh or count["stale"]):
                 verdicts.update({verdict: count.get(verdict, 0) for verdict in _VERDICTS})
         lines.append(f"| {title} | {verdicts.total()} | {' | '.join(str(verdicts[name]) for name in _VERDICTS)} |")
-    lines += ["", "| H200 | checks | seconds | verdict | mean loss of plain functions, % |", "|---|---:|---:|---|---:|"]
-    by_kind: dict[str, list[Any]] = {}
-    for check in gpu["checks"]:
-        by_kind.setdefault(check["kind"], []).append(check)
-    for kind, checks in sorted(by_kind.items(), key=lambda item: (item[0] != "fresh", item[1][0]["verdict"], item[0])):
-        means = [
-            function["mean_millionths"]
-            for check in checks
-            for function in check["functions"]
-            if ":" not in function["function"] and function["mean_millionths"] is not None
-        ]
-        seconds = sorted(round(check["seconds"]) for check in checks)
-        taken = str(seconds[0]) if seconds[0] == seconds[-1] else f"{seconds[0]} to {seconds[-1]}"
-        mean = " to ".join(dict.fromkeys(percent(value, 1) for value in (min(means), max(means)))) if means else "-"
-        given = ", ".join(sorted({check["verdict"] for check in checks}))
-        lines.append(f"| `{kind}` | {len(checks)} | {taken} | {given} | {mean} |")
     return [*lines, ""]
 
 
@@ -247,10 +195,7 @@ def _sweep_row(what: str, sweep: dict[str, Any]) -> tuple[str, str, str, str]:
 _VERDICTS = ("OK", "AMBIGUOUS", "STALE")
 BLOCKS: Blocks = {
     "setting": setting,
-    "copy": table_figures.copy,
     "peers": peers,
-    "liger": liger,
-    "tilegym": tilegym,
     "host": host,
     "losses": table_figures.losses,
     "relatives": table_figures.relatives,
@@ -260,7 +205,6 @@ BLOCKS: Blocks = {
     "two_sweeps": two_sweeps,
     "unmeasured": unmeasured_gpu,
     "search_cases": search_cases.by_case,
-    "search_scores": search_cases.on_recorded,
     "tool": tool,
 }
 DOCUMENTS: dict[Path, Blocks] = {README: {"headline": headline}, DOCUMENT: BLOCKS}

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normtune.benchmarks import against_copy
-from normtune.docs import blocks
+from normtune.benchmarks.lib import blocks
 
 if TYPE_CHECKING:
     from normtune.heuristics.fitting.figures import Loss
@@ -52,12 +52,6 @@ class Losses(NamedTuple):
     gap: str
     liger: int | None
     faster: float | None
-
-
-def copy() -> list[str]:
-    """The shipped table against a plain copy, 16-bit and 32-bit."""
-    keys = [(operator, dtype) for operator in sorted(OPERATORS) for dtype in ("bfloat16", "float32")]
-    return ["", *against_copy.table(against_copy.ratios(_evidence(), shipped()[1]), keys), ""]
 
 
 def losses() -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import typer
+import typer.main
 from typer.testing import CliRunner, Result
 
 from normtune import cli
@@ -33,6 +34,19 @@ def _commands() -> typer.Typer:
     app = typer.Typer(cls=cli.Typed)
     app.registered_commands, app.registered_groups = cli.app.registered_commands, cli.app.registered_groups
     return app
+
+
+def every_command() -> dict[str, Any]:
+    """Each command of the command line, by its words: `data list`."""
+
+    def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+        children = getattr(command, "commands", None)
+        if not children:
+            yield name, command
+        for child in (children or {}).values():
+            yield from walk(f"{name} {child.name}".strip(), child)
+
+    return dict(walk("", typer.main.get_command(cli.app)))
 
 
 def invoke(*arguments: object) -> Result:

@@ -12,9 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 from normtune import cli
-from normtune.docs.commands import commands
 from normtune.errors import NormtuneError, UsageError
-from normtune.tests.commands import main, python
+from normtune.tests.commands import every_command, main, python
 
 TABLE = "heuristics/tables/nvidia_h200_qk_norm.py"
 
@@ -183,7 +182,7 @@ def test_a_table_is_there_though_nobody_reads_its_figures(tmp_path: Path, monkey
     assert sorted(os.listdir(tmp_path)) == ["data.parquet", "table.py"]
 
 
-@pytest.mark.parametrize("name", commands())
+@pytest.mark.parametrize("name", every_command())
 def test_help_is_short_to_ask_for_and_has_an_example_that_is_a_call(name: str) -> None:
     words = name.split()
     asked = main(*words, "-h")
@@ -191,7 +190,7 @@ def test_help_is_short_to_ask_for_and_has_an_example_that_is_a_call(name: str) -
     (example,) = re.findall(r"Example: (normtune .*)", " ".join(asked.output.split()))
     assert example.split()[1 : len(words) + 1] == words
     given = {word for word in example.split() if word.startswith("--")}
-    assert given <= {option for parameter in commands()[name].params for option in parameter.opts}
+    assert given <= {option for parameter in every_command()[name].params for option in parameter.opts}
 
 
 def test_operators_may_be_loaded_anywhere(operators_forgotten: None) -> None:
