@@ -7,57 +7,61 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 
-from normtune.kernels.calling.codegen import gradients_of, saving_of
+from normtune.kernels.calling.cached import backward
 from normtune.kernels.calling.layout import has_memory
 from normtune.kernels.calling.operation import Operation
 
 
-def function_of(
-    operation: Operation,
-    forward: Callable[..., tuple[Any, ...]],
-    backward: Callable[..., tuple[Any, ...]],
-    first: Callable[..., tuple[Any, ...]] | None = None,
-) -> type[torch.autograd.Function]:
-    """The autograd function, which takes the inputs and the tuple (*scalars, batch_invariant).
+class Function(torch.autograd.Function):
+    """A call with a graph, for eager mode."""
 
-    `forward` and `backward` are from `codegen`; `first` is another backward, for gradients that have no graph.
-    """
+    @staticmethod
+    def forward(
+        ctx: Any, op: Any, scalars: tuple[float, ...], batch_invariant: bool, reuse_dy: bool, *tensors: Any
+    ) -> Any:
+        """The results of an `Op`, as of its `call`, from checked arguments."""
+        outputs = op.forward(op.operation, tensors, scalars, batch_invariant, True)
+        ctx.call = op, outputs[-1], reuse_dy
+        ctx.save_for_backward(*op.saved(tensors + outputs))
+        return op.results(outputs)
 
-    class Gradients(torch.autograd.Function):
-        """`backward` as a differentiable function; its own gradients are those of the formula."""
-
-        @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> Any:
-            """The gradients of the inputs."""
-            *tensors, ctx.plan, _, _ = arguments
-            ctx.save_for_backward(*tensors)
-            return backward(*arguments)
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-            """Second derivatives: gradients of what `forward` reads."""
-            seconds = second_derivatives(operation, ctx.saved_tensors, gradients, ctx.plan.scalars)
-            return (*seconds, None, None, None)
-
-    def recorded(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
-        """The backward while grad mode is on: gradients with a graph."""
-        saved, needs = ctx.saved_tensors, ctx.needs_input_grad
-        if all(map(has_memory, incoming)):
-            gradients = Gradients.apply(  # type: ignore[no-untyped-call]
-                *incoming, *saved, ctx.plan, *operation.needed(needs)
-            )
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor) -> Any:
+        """The gradients of the inputs; they have a graph while grad mode is on."""
+        op, plan, reuse_dy = ctx.call
+        operation: Operation = op.operation
+        needs, saved = operation.needed(ctx.needs_input_grad[4:]), ctx.saved_tensors
+        gradients: Sequence[Tensor | None]
+        if not is_grad_enabled():
+            gradients = backward(incoming + saved, plan, *needs, reuse_dy)
+        elif all(map(has_memory, incoming)):
+            gradients = Gradients.apply(plan, needs, *incoming, *saved)  # type: ignore[no-untyped-call]
         else:  # batched gradients: vmap cannot see through an autograd function
-            gradients = _by_formula(operation, incoming, saved[: len(operation.saved_inputs)], ctx.plan.scalars)
-        return (*(gradients[index] for index in operation.gradient_of), None)
+            gradients = _by_formula(operation, incoming, saved[: len(operation.saved_inputs)], plan.scalars)
+        return (None, None, None, None, *op.of_inputs(gradients))
 
-    class Function(torch.autograd.Function):
-        """The forward and backward that `codegen` generates."""
 
-    Function.forward = staticmethod(saving_of(operation, forward))  # type: ignore[method-assign]
-    Function.backward = staticmethod(gradients_of(operation, first or backward, recorded))  # type: ignore[method-assign]
-    return Function
+# `Function.apply` without its support for function transforms, which do not come here: saves 2 us.
+apply: Callable[..., Any] = super(torch.autograd.Function, Function).apply  # type: ignore[misc]
+
+
+class Gradients(torch.autograd.Function):
+    """The backward as a differentiable function; its own gradients are those of the formula."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Any, needs: tuple[bool, bool], *tensors: Any) -> Any:
+        """The gradients of the inputs."""
+        ctx.plan = plan
+        ctx.save_for_backward(*tensors)
+        return backward(tensors, plan, *needs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        """Second derivatives: gradients of what `forward` reads."""
+        plan = ctx.plan
+        return (None, None, *second_derivatives(plan.operation, ctx.saved_tensors, gradients, plan.scalars))
 
 
 def second_derivatives(
@@ -120,7 +124,7 @@ def gradients_through(
             [out for out, _ in pairs],
             [leaf for leaf in leaves if leaf is not None],
             [grad for _, grad in pairs],
-            create_graph=torch.is_grad_enabled(),
+            create_graph=is_grad_enabled(),
             allow_unused=True,
         )
     )

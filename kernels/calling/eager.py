@@ -1,7 +1,7 @@
 """The slow path of a call: calls without a cached launch, and those that need copies or torch's operations.
 
 In: tensors with readable memory. Out: outputs or gradients, launched on the current stream, or computed by the formula
-(`fallback`) from inputs that the kernels do not take. Launches are cached for the fast path (`codegen`) under a key of
+(`fallback`) from inputs that the kernels do not take. Launches are cached for the fast path (`cached`) under a key of
 everything on which checks, config and binary depend; no cached object holds a tensor. Saved tensors may come back to
 the backward with other strides, at another address, or recomputed.
 """
@@ -37,6 +37,8 @@ from normtune.kernels.problem import HIDDEN, ROWS, ROWS_HIDDEN, Problem
 # In the batch-invariant mode factors begin this many elements into their memory. By that a backward recognises factors
 # that were recomputed outside of the mode, as activation checkpointing may do.
 _MARK = 4
+# In `CallPlan.likes`.
+_FACTORS = "factors"
 
 _launches: Cache[BoundLaunch] = Cache()
 
@@ -50,13 +52,23 @@ class CallPlan:
         shape: of the first input.
         rows: number of rows.
         saved: shape and dtype of each input, None for a missing one.
-        backward: two pairs of key (`codegen`) and cached launch, without and with gradients (hidden,).
-        made: for an operation without a backward, shape and dtype of each output.
-        spans: for an operation that writes inputs, the bytes that each input spans.
+        backward: two pairs of key (`cached`) and cached launch, without and with gradients (hidden,).
+        likes: for each output, the index of the input that it is like, or is written into; or its shape and dtype; or
+            `_FACTORS`; None for one that is not stored.
+        spans: for a call that writes inputs, the bytes that each input spans.
     """
 
     __slots__ = (
-        *("backward", "batch_invariant", "launch", "made", "operation", "rows", "saved", "scalars", "shape", "spans"),
+        "backward",
+        "batch_invariant",
+        "launch",
+        "likes",
+        "operation",
+        "rows",
+        "saved",
+        "scalars",
+        "shape",
+        "spans",
     )
 
     def __init__(
@@ -65,6 +77,8 @@ class CallPlan:
         tensors: Mapping[str, Tensor | None],
         scalars: tuple[float, ...],
         batch_invariant: bool,
+        is_saving: bool = False,
+        is_in_place: bool = False,
     ) -> None:
         x = next(tensor for tensor in tensors.values() if tensor is not None)
         self.operation, self.batch_invariant, self.scalars = operation, batch_invariant, scalars
@@ -75,10 +89,19 @@ class CallPlan:
             name: None if tensor is None else (tensor.shape, tensor.dtype) for name, tensor in tensors.items()
         }
         self.backward: list[tuple[Any, BoundLaunch | None]] = [(None, None), (None, None)]
-        self.made = {} if operation.backward else operation.outputs_at(x)
+        sizes = {} if operation.backward else operation.outputs_at(x)
+        like_of = operation.in_place.get if is_in_place else operation.like_of
+        self.likes: list[Any] = [
+            None
+            if operation.backward and not is_saving and number >= operation.results
+            else _FACTORS
+            if name in operation.factors
+            else sizes.get(name) or operation.inputs.index(like_of(name))
+            for number, name in enumerate(operation.outputs)
+        ]
         self.spans = (
             [0 if tensor is None else span(tensor) for tensor in tensors.values()]
-            if operation.in_place or operation.written
+            if is_in_place or operation.written
             else []
         )
 
@@ -114,7 +137,7 @@ def new_forward(
     if is_in_place or operation.written:
         claim(*operation.divided(inputs))
     scalars = operation.scalars_of(tensors, tuple(map(float, scalars)))
-    plan = CallPlan(operation, inputs, scalars, batch_invariant)
+    plan = CallPlan(operation, inputs, scalars, batch_invariant, is_saving, is_in_place)
     x = inputs[operation.inputs[0]]
     assert x is not None
     is_taken = takes_kernels(operation, x)
@@ -130,8 +153,8 @@ def new_forward(
             outputs[name] = new_factors(factors, plan, factors.dtype).copy_(factors)
         return (*(_copied_in_place(operation, outputs, inputs) if is_in_place else outputs).values(), plan)
     outputs = {
-        name: new_output(operation, name, inputs, plan) if is_saving or number < operation.results else None
-        for number, name in enumerate(operation.outputs)
+        name: new_like(tensors[like]) if type(like) is int else new_output(plan, like, x)
+        for name, like in zip(operation.outputs, plan.likes, strict=True)
     }
     if x.numel():
         launched = _inputs(operation, inputs, x, batch_invariant)
@@ -231,17 +254,11 @@ def _copied_in_place(
     return outputs
 
 
-def new_output(operation: Operation, name: str, inputs: Mapping[str, Tensor | None], plan: CallPlan) -> Tensor:
-    """A new contiguous output; factors are (rows,) float32."""
-    x = inputs[operation.inputs[0]]
-    assert x is not None
-    if name in operation.factors:
-        return new_factors(x, plan)
-    if not operation.backward:
-        return new_of(x, *plan.made[name])
-    like = inputs[operation.like_of(name)]
-    assert like is not None
-    return new_like(like)
+def new_output(plan: CallPlan, like: Any, x: Tensor) -> Tensor | None:
+    """A new output that is not like an input, given its element of `CallPlan.likes` and the first input."""
+    if like is None:
+        return None
+    return new_factors(x, plan) if like is _FACTORS else new_of(x, *like)
 
 
 def new_of(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -1,33 +1,36 @@
 """The function that users call, made from an operation.
 
 In: an `Operation`. Out: an `Op`, or, for operations without a backward, a `ForwardOnlyOp`. Each call takes one of three
-paths: a cached launch for plain tensors (`codegen`), torch's dispatcher for compilers, modes and tensor subclasses
+paths: a cached launch for plain tensors (`cached`), torch's dispatcher for compilers, modes and tensor subclasses
 (`torch_ops`), the formula for function transforms.
 """
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function, has_torch_function_variadic
 
+from normtune.kernels.calling import cached
 from normtune.kernels.calling.arguments import check, check_flag, check_kind, number
-from normtune.kernels.calling.autograd import function_of
+from normtune.kernels.calling.autograd import apply
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
-from normtune.kernels.calling.codegen import backward_of, call_of, forward_of, in_place_of
 from normtune.kernels.calling.eager import new_of
 from normtune.kernels.calling.layout import PLAIN
-from normtune.kernels.calling.operation import Operation
+from normtune.kernels.calling.operation import Operation, picking
 from normtune.kernels.calling.torch_ops import TorchOps, define, registration_of
 
-_is_compiling = torch.compiler.is_compiling
-_modes = torch._C._len_torch_dispatch_stack
-_transforms = torch._C._are_functorch_transforms_active
-_is_traced = torch._C._get_tracing_state
+# What intercepts calls of plain tensors.
+is_compiling = torch.compiler.is_compiling
+modes = torch._C._len_torch_dispatch_stack
+transforms = torch._C._are_functorch_transforms_active
+is_traced = torch._C._get_tracing_state
+_PLAIN_OR_NONE = PLAIN | {type(None)}
 
 
 class Op:
@@ -37,47 +40,79 @@ class Op:
         operation: the declaration.
         dispatched: for an operation without a backward, a function of (inputs, scalars, batch_invariant) that goes
             through torch's dispatcher.
+        forward: of `cached`, for the operation's number of inputs.
 
     Attributes:
-        operation: the declaration.
-        forward: from `codegen.forward_of`.
-        call: takes inputs, scalars and batch_invariant; its results have gradients of any order.
+        operation, forward: the arguments.
+        results: picks from the outputs what a call returns.
+        saved: picks from inputs and outputs what a backward reads.
+        of_inputs: picks from the gradients one for each input.
         ops: the operators of torch's dispatcher; only for an operation with a backward.
-        public: the function that `__torch_function__` of a tensor subclass receives; `call` unless it is set.
+        public: the function that `__torch_function__` of a tensor subclass receives, where no caller sees to that.
     """
 
-    def __init__(self, operation: Operation, dispatched: Callable[..., Any] | None = None) -> None:
-        self.operation, self.forward, self._dispatched = operation, forward_of(operation), dispatched
-        differentiable = None
-        if operation.backward:
-            self._backward = backward_of(operation)
-            self._in_place = in_place_of(operation) if operation.in_place else None
-            differentiable = _apply_of(function_of(operation, self.forward, self._backward))
-            self.ops = TorchOps(operation, self.forward, self._backward, self._in_place)
-            self._register = registration_of(operation, self.ops)
-        self.call = call_of(operation, self._special, self.forward, differentiable)
-        self.public: Callable[..., Any] = self.call
+    public: Callable[..., Any]
 
-    def calling(self, reuse_dy: bool) -> Callable[..., Any]:
-        """`call`; with `reuse_dy`, one whose backward writes dx into the memory of dy where that is safe.
+    def __init__(
+        self,
+        operation: Operation,
+        dispatched: Callable[..., Any] | None = None,
+        forward: Callable[..., tuple[Any, ...]] = cached.forward,
+    ) -> None:
+        self.operation, self.forward, self._dispatched = operation, forward, dispatched
+        self.results: Callable[[Any], Any] = itemgetter(slice(operation.results))
+        if operation.backward:
+            names = (*operation.inputs, *operation.outputs)
+            self.saved = picking(tuple(map(names.index, operation.saved)))
+            self.of_inputs = picking(operation.gradient_of)
+            if operation.results == 1:
+                self.results = itemgetter(0)
+            self.ops = TorchOps(operation, forward)
+            self._register = registration_of(operation, self.ops)
+
+    def call(
+        self, tensors: tuple[Any, ...], scalars: tuple[Any, ...], batch_invariant: Any, reuse_dy: Any = False
+    ) -> Any:
+        """The results, which have gradients of any order.
+
+        Args:
+            tensors: inputs; None for missing ones.
+            scalars: of the operation, finite numbers; None for one that is derived.
+            batch_invariant: True, False, or None for the setting.
+            reuse_dy: let the backward write dx into the memory of dy where that is safe.
 
         Raises:
-            TypeError: `reuse_dy` is not a bool.
+            TypeError, ValueError: as `arguments.check`, or a flag is no bool.
         """
-        check_flag("reuse_dy", reuse_dy)
-        return self._reusing if reuse_dy and not _is_compiling() else self.call
-
-    @cached_property
-    def _reusing(self) -> Callable[..., Any]:
-        """The `call` for `reuse_dy`, generated when it is first used."""
+        if reuse_dy is not False:
+            check_flag("reuse_dy", reuse_dy)
+        if (
+            is_compiling()
+            or not _PLAIN_OR_NONE.issuperset(map(type, tensors))
+            or tensors[0] is None
+            or has_torch_function_variadic(*tensors)
+            or modes()
+            or transforms()
+            or forward_ad._current_level >= 0
+            or is_traced()
+        ):
+            return self.special(tensors, scalars, batch_invariant)
         operation = self.operation
-        first = backward_of(operation, reuses_dy=True)
-        function = function_of(operation, self.forward, self._backward, first)
-        call = call_of(operation, self._special, self.forward, _apply_of(function))
-        call.__name__, call.__qualname__ = self.call.__name__, self.call.__qualname__
-        return call
+        for scalar in scalars:
+            if type(scalar) is not float:
+                scalars = tuple(map(number, operation.defaults, self._derived(tensors, scalars)))
+                break
+        if batch_invariant is None:
+            batch_invariant = is_batch_invariant()
+        elif batch_invariant is not True and batch_invariant is not False:
+            check_flag("batch_invariant", batch_invariant, is_optional=True)
+        if is_grad_enabled() and operation.backward:
+            for tensor in tensors:
+                if tensor is not None and tensor.requires_grad:
+                    return apply(self, scalars, batch_invariant, reuse_dy, *tensors)
+        return self.results(self.forward(operation, tensors, scalars, batch_invariant, False))
 
-    def backward(self, *arguments: Any) -> Any:
+    def call_backward(self, *arguments: Any) -> Any:
         """`ops.backward`, also for DTensors."""
         if any(map(_is_sharded, arguments)):
             self._register()
@@ -92,13 +127,12 @@ class Op:
             TypeError, ValueError: as `call` and `in_place.claim`; or an input needs a gradient.
         """
         operation = self.operation
-        if torch.is_grad_enabled() and any(getattr(tensor, "requires_grad", False) for tensor in tensors):
+        if is_grad_enabled() and any([getattr(tensor, "requires_grad", False) for tensor in tensors]):
             raise ValueError(f"{operation.name} in place has no gradients: expected inputs that need none")
-        is_plain = all(tensor is None or type(tensor) in PLAIN for tensor in tensors)
-        if is_plain and not (_is_compiling() or _modes() or _transforms() or _is_traced()):
+        is_plain = _PLAIN_OR_NONE.issuperset(map(type, tensors))
+        if is_plain and not (is_compiling() or modes() or transforms() or is_traced()):
             mode = is_batch_invariant() if batch_invariant is None else batch_invariant
-            assert self._in_place
-            self._in_place(*tensors, *self._derived(tensors, scalars), mode)
+            cached.forward(operation, tuple(tensors), self._derived(tensors, scalars), mode, False, is_in_place=True)
             return
         for name, tensor in zip(operation.inputs, tensors, strict=True):
             if tensor is not None or name not in operation.optional:
@@ -113,13 +147,18 @@ class Op:
 
     def _derived(self, tensors: Sequence[Any], scalars: Sequence[Any]) -> tuple[Any, ...]:
         """The scalars; None is replaced by the value that `Operation.derived` computes from the first input."""
-        operation = self.operation
+        for value in scalars:
+            if value is None:
+                break
+        else:
+            return tuple(scalars)
+        derived = self.operation.derived
         return tuple(
-            operation.derived[name](tensors[0]) if value is None and name in operation.derived else value
-            for name, value in zip(operation.defaults, scalars, strict=True)
+            derived[name](tensors[0]) if value is None and name in derived else value
+            for name, value in zip(self.operation.defaults, scalars, strict=True)
         )
 
-    def _special(self, tensors: tuple[Any, ...], scalars: tuple[Any, ...], batch_invariant: bool | None) -> Any:
+    def special(self, tensors: tuple[Any, ...], scalars: tuple[Any, ...], batch_invariant: bool | None) -> Any:
         """Calls with anything but plain tensors, and calls under compilers, modes or function transforms."""
         operation = self.operation
         for name, tensor in zip(operation.inputs, tensors, strict=True):
@@ -129,37 +168,33 @@ class Op:
             named = dict(zip(operation.defaults, scalars, strict=True)) | {"batch_invariant": batch_invariant}
             return handle_torch_function(self.public, tensors, *tensors, **named)
         scalars = self._derived(tensors, scalars)
-        if not _is_traced():  # traced sizes are tensors; the operator checks them
+        if not is_traced():  # traced sizes are tensors; the operator checks them
             check(operation, tensors, scalars)
         if self._dispatched:
             return self._dispatched(tensors, scalars, batch_invariant)
-        if _transforms() or forward_ad._current_level >= 0:
+        if transforms() or forward_ad._current_level >= 0:
             return self._transformed(tensors, scalars, batch_invariant)
-        if not (_is_compiling() or _modes() or _is_traced() or any(map(_intercepts, tensors))):
+        if not (is_compiling() or modes() or is_traced() or any(map(_intercepts, tensors))):
             # A subclass that does not intercept operations.
-            plain = [None if tensor is None else tensor.as_subclass(Tensor) for tensor in tensors]
-            return self.call(*plain, *scalars, batch_invariant)
+            plain = tuple(None if tensor is None else tensor.as_subclass(Tensor) for tensor in tensors)
+            return self.call(plain, scalars, batch_invariant)
         if any(map(_is_sharded, tensors)):
             self._register()
-        if batch_invariant is None and not (_is_compiling() or _modes() or _is_traced()):
+        if batch_invariant is None and not (is_compiling() or modes() or is_traced()):
             batch_invariant = is_batch_invariant()  # the graph keeps it; saved tensors may be copied
         # torch.jit.trace compares its recordings with and without gradients.
-        is_saving = (_is_traced() or torch.is_grad_enabled()) and any(
+        is_saving = (is_traced() or is_grad_enabled()) and any(
             tensor is not None and tensor.requires_grad for tensor in tensors
         )
-        return self._results(self.ops.forward(*tensors, *scalars, batch_invariant, is_saving))
+        return self.results(self.ops.forward(*tensors, *scalars, batch_invariant, is_saving))
 
     def _transformed(self, tensors: tuple[Any, ...], scalars: tuple[float, ...], batch_invariant: bool | None) -> Any:
-        if batch_invariant is None and not _is_compiling():
+        if batch_invariant is None and not is_compiling():
             batch_invariant = is_batch_invariant()
         if batch_invariant:
             inside = "inside of a transform of torch.func or a forward-mode derivative"
             raise ValueError(f"batch_invariant is on {inside}: expected it off")
-        return self._results(self.operation.formula.forward(*tensors, *scalars))
-
-    def _results(self, outputs: Any) -> Any:
-        results = self.operation.results
-        return outputs[0] if results == 1 else tuple(outputs[:results])
+        return self.results(self.operation.formula.forward(*tensors, *scalars))
 
 
 class ForwardOnlyOp:
@@ -227,13 +262,13 @@ class ForwardOnlyOp:
         Raises:
             TypeError, ValueError: as `arguments.check`, or the batch-invariant mode is not available.
         """
-        if _is_compiling():
+        if is_compiling():
             outputs = self.dispatched(choices, given, scalars, batch_invariant)
             return dict(zip(self.outputs_of(*choices), outputs, strict=True))
         op = self._op_of(choices)
         operation = op.operation
-        numbers = [scalars[name] for name in operation.defaults]
-        outputs = op.call(*[given[name] for name in operation.inputs], *numbers, batch_invariant)
+        tensors = tuple([given[name] for name in operation.inputs])
+        outputs = op.call(tensors, tuple([scalars[name] for name in operation.defaults]), batch_invariant)
         return dict(zip(operation.outputs, outputs, strict=True))
 
     def dispatched(
@@ -290,7 +325,8 @@ class ForwardOnlyOp:
 
     def _launch(self, *arguments: Any) -> list[Tensor]:
         op, tensors, scalars, mode = self._parsed(arguments)
-        *outputs, _ = op.forward(*tensors, *scalars, is_batch_invariant() if mode is None else mode, False)
+        mode = is_batch_invariant() if mode is None else mode
+        *outputs, _ = cached.forward(op.operation, tuple(tensors), tuple(scalars), mode, False)
         return outputs
 
     def _shapes(self, *arguments: Any) -> list[Tensor]:
@@ -298,12 +334,6 @@ class ForwardOnlyOp:
         check(op.operation, tensors, scalars)
         outputs = op.operation.outputs_at(tensors[0])
         return [new_of(tensors[0], shape, dtype) for shape, dtype in outputs.values()]
-
-
-def _apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """`Function.apply` without its support for function transforms, which do not come here: saves 2 us."""
-    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
-    return apply
 
 
 def is_proxy(value: object) -> bool:

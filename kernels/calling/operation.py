@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from operator import itemgetter
 from typing import Any, Protocol
 
 import torch
@@ -29,6 +30,12 @@ from normtune.kernels.problem import (
     Problem,
 )
 from normtune.kernels.target import Target
+
+
+def picking(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """A function that picks the elements with these indices, one or more."""
+    first, *others = indices
+    return itemgetter(first, *others) if others else itemgetter(slice(first, first + 1))
 
 
 class Decomposition(Protocol):
@@ -98,7 +105,7 @@ class Operation:
     is_for_target: Callable[[Target], bool] = lambda _: True
     marked: tuple[str, ...] = ()
     is_grouped: bool = False
-    # Plans of the forward, by the key of the generated function.
+    # Plans of the forward, by the key of a call.
     plans: "Cache[Any]" = field(default_factory=Cache)
 
     @cached_property
@@ -167,10 +174,34 @@ class Operation:
         """For each input, the index of its gradient."""
         return tuple(self.gradients.index(self.shared.get(name, f"d{name}")) for name in self.inputs)
 
+    @cached_property
+    def first_factor(self) -> int:
+        """The index of the first factor among the tensors that the backward reads, where factors come last."""
+        return len(self.incoming) + len(self.saved_inputs)
+
+    @cached_property
+    def gradient_likes(self) -> tuple[tuple[int, bool], ...]:
+        """For each gradient, which tensor that the backward reads it is like, and whether it is (hidden,)."""
+        read = (*self.incoming, *self.saved)
+        are_columns = [self.axes[name] == HIDDEN for name in self.gradients]
+        return tuple(
+            (read.index(name[1:] if is_column else self.like_of(name)), is_column)
+            for name, is_column in zip(self.gradients, are_columns, strict=True)
+        )
+
+    @cached_property
+    def written_of(self) -> Callable[[Sequence[Any]], Sequence[Tensor]]:
+        """Picks from the inputs those that a call writes."""
+        return picking(tuple(map(self.inputs.index, (*self.written, *self.in_place.values()))))
+
+    @cached_property
+    def _row_inputs(self) -> int:
+        """Number of inputs (..., hidden), which come before those (hidden,)."""
+        return len(self.with_axes(self.inputs, ROWS_HIDDEN))
+
     def needed(self, needs: Sequence[bool]) -> tuple[bool, bool]:
         """Whether gradients (..., hidden) and gradients (hidden,) are needed, given `needs_input_grad`."""
-        axes = {self.axes[name] for name, need in zip(self.inputs, needs, strict=False) if need}
-        return ROWS_HIDDEN in axes, HIDDEN in axes
+        return True in needs[: self._row_inputs], True in needs[self._row_inputs :]
 
     def divided(self, given: Mapping[str, Tensor | None]) -> tuple[dict[str, Any], dict[str, Tensor | None]]:
         """The inputs that a call in place writes, and those that it only reads."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normtune.kernels.calling import cached
 from normtune.kernels.calling.arguments import check, check_backward
 from normtune.kernels.calling.autograd import second_derivatives
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
@@ -30,25 +31,21 @@ class TorchOps:
 
     Args:
         operation: the declaration.
-        forward: from `codegen.forward_of`.
-        backward: from `codegen.backward_of`.
-        in_place: from `codegen.in_place_of`; None for an operation that cannot work in place.
+        forward: of `cached`.
 
     Attributes:
         forward: takes inputs, scalars, batch_invariant or None, and whether to store what only the backward reads.
         backward: takes gradients, saved tensors, scalars, batch_invariant or None, and whether gradients (..., hidden)
             and gradients (hidden,) are needed.
-        in_place: takes inputs, scalars, and batch_invariant or None; missing if the argument `in_place` is None.
+        in_place: takes inputs, scalars, and batch_invariant or None; missing for an operation that cannot.
     """
 
     def __init__(
         self,
         operation: Operation,
         forward: Callable[..., tuple[Any, ...]],
-        backward: Callable[..., tuple[Any, ...]],
-        in_place: Callable[..., None] | None,
     ) -> None:
-        self._operation, self._forward, self._backward = operation, forward, backward
+        self._operation, self._forward = operation, forward
         self._inputs = len(operation.inputs)
         self._read = len(operation.incoming) + len(operation.saved)
         of_forward, of_backward = self._schemas()
@@ -60,17 +57,17 @@ class TorchOps:
             *(f"{operation.name}_backward", of_backward, self._call_backward, self._backward_shapes),
             *(self._backward_gradient, self._save_backward),
         )
-        if in_place:
-            self.in_place = self._in_place(in_place)
+        if operation.in_place:
+            self.in_place = self._in_place()
 
-    def _in_place(self, call: Callable[..., None]) -> Any:
+    def _in_place(self) -> Any:
         operation = self._operation
         marks = {source: f"({letter}!)" for letter, source in zip("abcd", operation.in_place.values(), strict=False)}
         schema = f"{self._arguments(operation.inputs, (), marks)} -> ()"
 
         def launch(*arguments: Any) -> None:
-            *given, batch_invariant = arguments
-            call(*given, is_batch_invariant() if batch_invariant is None else batch_invariant)
+            tensors, (*scalars, mode) = arguments[: self._inputs], arguments[self._inputs :]
+            cached.forward(operation, tensors, tuple(scalars), _settled(mode), False, is_in_place=True)
 
         def nothing(*arguments: Any) -> None:
             check(operation, arguments[: self._inputs], arguments[self._inputs : -1])
@@ -97,10 +94,9 @@ class TorchOps:
         return f"({', '.join((*tensors, *scalars, 'bool? batch_invariant', *(f'bool {name}' for name in flags)))})"
 
     def _call_forward(self, *arguments: Any) -> tuple[Tensor, ...]:
-        *inputs, batch_invariant, is_saving = arguments
-        mode = is_batch_invariant() if batch_invariant is None else batch_invariant
-        *outputs, _ = self._forward(*inputs, mode, is_saving)
-        x = inputs[0]
+        tensors, (*scalars, mode, is_saving) = arguments[: self._inputs], arguments[self._inputs :]
+        *outputs, _ = self._forward(self._operation, tensors, tuple(scalars), _settled(mode), is_saving)
+        x = tensors[0]
         shaped = [
             out if out is None or self._operation.axes[name] != ROWS else out.view(x.shape[:-1]) if is_saving else None
             for name, out in zip(self._operation.outputs, outputs, strict=True)
@@ -115,11 +111,11 @@ class TorchOps:
         factors = operation.with_axes(operation.saved, ROWS)
         if batch_invariant is None:
             batch_invariant = any(is_marked(named[name]) for name in factors) or is_batch_invariant()
-        flat = [tensor.reshape(-1) if name in factors else tensor for name, tensor in named.items()]
+        flat = tuple(tensor.reshape(-1) if name in factors else tensor for name, tensor in named.items())
         inputs = {name: named[name] for name in operation.saved_inputs}
         settled = operation.scalars_of([named.get(name) for name in operation.inputs], tuple(scalars))
         plan = CallPlan(operation, inputs, settled, batch_invariant)
-        gradients = self._backward(*flat, plan, needs_rows, needs_columns)
+        gradients = cached.backward(flat, plan, needs_rows, needs_columns)
         return tuple(_or_nothing(gradient, read[0]) for gradient in gradients)
 
     def _forward_shapes(self, *arguments: Any) -> tuple[Tensor, ...]:
@@ -195,6 +191,10 @@ class TorchOps:
         ]
         seconds = second_derivatives(operation, ctx.saved_tensors, wanted, ctx.scalars)
         return (*seconds, *(None,) * (len(ctx.scalars) + 3))
+
+
+def _settled(batch_invariant: bool | None) -> bool:
+    return is_batch_invariant() if batch_invariant is None else batch_invariant
 
 
 def define(

@@ -8,10 +8,17 @@ from functools import partial
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
+from torch.autograd import forward_ad
+from torch.overrides import has_torch_function_variadic
 
 from normtune.kernels.calling.arguments import check_backward, check_choice, check_flag, number
-from normtune.kernels.calling.op import Op
+from normtune.kernels.calling.autograd import apply
+from normtune.kernels.calling.batch_invariant import is_batch_invariant
+from normtune.kernels.calling.cached import forward_of_three
+from normtune.kernels.calling.fallback import machine_epsilon
+from normtune.kernels.calling.layout import PLAIN
+from normtune.kernels.calling.op import Op, is_compiling, is_traced, modes, transforms
 from normtune.kernels.fused_add_rms_norm.decomposition import FusedAddDecomposition
 from normtune.kernels.fused_add_rms_norm.spec import fused_add_rms_norm_backward, fused_add_rms_norm_forward
 from normtune.kernels.rms_norm.function import CALLS as RMS_NORM
@@ -28,12 +35,13 @@ _operation = partial(
     in_place={"y": "x", "s": "residual"},
     shared={"residual": "dx"},
 )
-CALLS = {
-    "float32": Op(_operation(name="fused_add_rms_norm", formula=FusedAddDecomposition())),
-    "sum": Op(
+_op = partial(Op, forward=forward_of_three)
+CALLS: dict[Rounding, Op] = {
+    "float32": _op(_operation(name="fused_add_rms_norm", formula=FusedAddDecomposition())),
+    "sum": _op(
         _operation(name="fused_add_rms_norm_rounded_sum", modes=(Sum.ROUNDED,), formula=FusedAddDecomposition(True))
     ),
-    "llama": Op(
+    "llama": _op(
         _operation(
             name="fused_add_rms_norm_llama",
             modes=(Sum.ROUNDED, Product.ROUNDED),
@@ -90,9 +98,35 @@ def fused_add_rms_norm(
         check_flag("in_place", in_place)
         calls.call_in_place((x, residual, weight), (eps, offset), batch_invariant)
         return x, residual
-    call = calls.call if reuse_dy is False else calls.calling(reuse_dy)
-    outputs: tuple[Tensor, Tensor] = call(x, residual, weight, eps, offset, batch_invariant)
-    return outputs
+    if (
+        is_compiling()
+        or type(x) not in PLAIN
+        or type(residual) not in PLAIN
+        or (weight is not None and type(weight) not in PLAIN)
+        or (type(eps) is not float and eps is not None)
+        or type(offset) is not float
+        or reuse_dy is not False
+        or (batch_invariant is not None and batch_invariant is not True and batch_invariant is not False)
+        or has_torch_function_variadic(x, residual, weight)
+        or modes()
+        or transforms()
+        or forward_ad._current_level >= 0
+        or is_traced()
+    ):
+        return calls.call((x, residual, weight), (eps, offset), batch_invariant, reuse_dy)  # type: ignore[no-any-return]
+    if eps is None:
+        eps = machine_epsilon(x)
+    mode = is_batch_invariant() if batch_invariant is None else batch_invariant
+    if is_grad_enabled() and (
+        x.requires_grad or residual.requires_grad or (weight is not None and weight.requires_grad)
+    ):
+        return apply(calls, (eps, offset), mode, False, x, residual, weight)  # type: ignore[no-any-return]
+    y, s, _, _ = forward_of_three(calls.operation, (x, residual, weight), (eps, offset), mode, False)
+    return y, s
+
+
+for _rounding, _calls in CALLS.items():
+    _calls.public = partial(fused_add_rms_norm, rounding=_rounding)
 
 
 class FusedAddRMSNorm(RMSNorm):
@@ -199,5 +233,5 @@ def rms_norm_backward(
     check_flag("batch_invariant", batch_invariant, is_optional=True)
     needs_dweight = needs_dweight and weight is not None
     options = (number("eps", eps), number("offset", offset), batch_invariant, needs_dx, needs_dweight)
-    dx, dweight = calls.backward(*incoming, x, weight, rstd, *options)
+    dx, dweight = calls.call_backward(*incoming, x, weight, rstd, *options)
     return dx if needs_dx else None, dweight if needs_dweight else None

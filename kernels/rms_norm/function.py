@@ -6,17 +6,22 @@ In: arguments. Out: y = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) 
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from inspect import signature
 from numbers import Integral
-from typing import Any, Literal, overload
+from typing import Any, Literal, get_overloads, overload
 
 import torch
-from torch import Tensor
-from torch.overrides import handle_torch_function, has_torch_function
+from torch import Tensor, is_grad_enabled
+from torch.autograd import forward_ad
+from torch.overrides import handle_torch_function, has_torch_function, has_torch_function_variadic
 
 from normtune.kernels.calling.arguments import check_choice, check_flag, check_module
+from normtune.kernels.calling.autograd import apply
+from normtune.kernels.calling.batch_invariant import is_batch_invariant
+from normtune.kernels.calling.cached import forward_of_two
 from normtune.kernels.calling.fallback import keeps_subnormal, machine_epsilon
 from normtune.kernels.calling.layout import PLAIN
-from normtune.kernels.calling.op import Op, is_proxy
+from normtune.kernels.calling.op import Op, is_compiling, is_proxy, is_traced, modes, transforms
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.rms_norm.decomposition import RMSNormDecomposition
 from normtune.kernels.rms_norm.modes import Product, Statistics
@@ -41,17 +46,18 @@ normalizing = partial(
     compiler_options=keeps_subnormal,
 )
 _operation = partial(normalizing, forward=rms_norm_forward, backward=rms_norm_backward)
+_op = partial(Op, forward=forward_of_two)
 # By the name of the casting mode, as in Liger-Kernel.
 CALLS = {
-    "gemma": Op(_operation(name="rms_norm", formula=RMSNormDecomposition())),
-    "llama": Op(
+    "gemma": _op(_operation(name="rms_norm", formula=RMSNormDecomposition())),
+    "llama": _op(
         _operation(
             name="rms_norm_llama",
             modes=(Product.ROUNDED,),
             formula=RMSNormDecomposition(rounds_product=True),
         )
     ),
-    "none": Op(
+    "none": _op(
         _operation(
             name="rms_norm_none",
             modes=(Statistics.ROUNDED,),
@@ -59,7 +65,47 @@ CALLS = {
         )
     ),
 }
-_rms_norm = CALLS["gemma"].call
+
+
+def _form(op: Op) -> Callable[..., Tensor]:
+    """The call without `normalized_shape`: `Op.call`, written out by hand for the usual arguments."""
+    operation = op.operation
+
+    def rms_norm(
+        x: Any,
+        weight: Any = None,
+        eps: Any = 1e-6,
+        offset: Any = 0.0,
+        batch_invariant: Any = None,
+        reuse_dy: Any = False,
+    ) -> Tensor:
+        if (
+            is_compiling()
+            or type(x) not in PLAIN
+            or (weight is not None and type(weight) not in PLAIN)
+            or (type(eps) is not float and eps is not None)
+            or type(offset) is not float
+            or reuse_dy is not False
+            or (batch_invariant is not None and batch_invariant is not True and batch_invariant is not False)
+            or has_torch_function_variadic(x, weight)
+            or modes()
+            or transforms()
+            or forward_ad._current_level >= 0
+            or is_traced()
+        ):
+            return op.call((x, weight), (eps, offset), batch_invariant, reuse_dy)  # type: ignore[no-any-return]
+        if eps is None:
+            eps = machine_epsilon(x)
+        mode = is_batch_invariant() if batch_invariant is None else batch_invariant
+        if is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad)):
+            return apply(op, (eps, offset), mode, False, x, weight)  # type: ignore[no-any-return]
+        return forward_of_two(operation, (x, weight), (eps, offset), mode, False)[0]  # type: ignore[no-any-return]
+
+    return rms_norm
+
+
+_FORMS = {casting: _form(op) for casting, op in CALLS.items()}
+_rms_norm = _FORMS["gemma"]
 _INTEGERS = (Integral, torch.SymInt)
 
 
@@ -132,17 +178,19 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
     if not named and len(arguments) > 1 and type(arguments[1]) in PLAIN:
         return _rms_norm(*arguments)
     call = _rms_norm
+    if not named and len(arguments) > 2 and type(arguments[1]) is tuple and type(arguments[2]) in PLAIN:
+        input, shape, weight, *options = arguments
+        # Other shapes of the weight, of several dimensions or wrong, are for `_over_shape`.
+        if type(input) in PLAIN and list(map(type, shape)) == [int] and weight.shape == shape == input.shape[-1:]:
+            return call(input, weight, *(options or (None,)))
     if "casting" in named:
         casting = named["casting"]
         check_choice("casting", casting, CALLS)
-        call = CALLS[casting].call
-    if "reuse_dy" in named:
-        call = CALLS[named.get("casting", "gemma")].calling(named["reuse_dy"])
+        call = _FORMS[casting]
     given = (*arguments, *named.values())
     if has_torch_function(given) and any(map(is_proxy, given)):
         return handle_torch_function(rms_norm, given, *arguments, **named)  # type: ignore[no-any-return]
     named.pop("casting", None)
-    named.pop("reuse_dy", None)
     second = arguments[1] if len(arguments) > 1 else None
     if (second is None or isinstance(second, Tensor)) and "input" not in named and "normalized_shape" not in named:
         return call(*arguments, **named)  # type: ignore[no-any-return]
@@ -157,6 +205,7 @@ def _over_shape(
     offset: float = 0.0,
     batch_invariant: bool | None = None,
     *,
+    reuse_dy: bool = False,
     call: Callable[..., Tensor],
 ) -> Tensor:
     """`rms_norm` with the arguments of torch's own function."""
@@ -172,8 +221,8 @@ def _over_shape(
         if dims > 1:
             rows = input.flatten(input.dim() - dims)
             columns = weight.flatten() if isinstance(weight, Tensor) else weight
-            return call(rows, columns, eps, offset, batch_invariant).view(input.shape)
-    return call(input, weight, eps, offset, batch_invariant)
+            return call(rows, columns, eps, offset, batch_invariant, reuse_dy).view(input.shape)
+    return call(input, weight, eps, offset, batch_invariant, reuse_dy)
 
 
 def shape_of(normalized_shape: Any) -> tuple[int, ...]:
@@ -192,9 +241,11 @@ def shape_of(normalized_shape: Any) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+# `help` shows the first form, and the docstring the other.
+rms_norm.__signature__ = signature(get_overloads(rms_norm)[0])  # type: ignore[attr-defined]
 # So that a TypeError about the arguments names the public function.
-for _form in (_over_shape, *(calls.call for calls in CALLS.values())):
-    _form.__name__ = _form.__qualname__ = "rms_norm"
+for _function in (_over_shape, *_FORMS.values()):
+    _function.__name__ = _function.__qualname__ = "rms_norm"
 for _casting, _calls in CALLS.items():
     _calls.public = rms_norm if _casting == "gemma" else partial(rms_norm, casting=_casting)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from normtune.kernels.calling.arguments import check_choice, check_flag, check_kind, check_module
+from normtune.kernels.calling.cached import forward_of_three, forward_of_two
 from normtune.kernels.calling.fallback import keeps_subnormal, machine_epsilon
 from normtune.kernels.calling.op import Op
 from normtune.kernels.calling.operation import Operation
@@ -41,7 +42,7 @@ def _entry(norm_before_gate: bool, has_gate: bool, rounds_once: bool) -> Op:
         modes=modes,
         is_grouped=True,
     )
-    return Op(operation)
+    return Op(operation, forward=forward_of_three if has_gate else forward_of_two)
 
 
 # By (norm_before_gate, has_gate, rounds_once); without a gate there is no order of norm and gate.
@@ -105,17 +106,17 @@ def rms_norm_gated(
     if not rounds_once or (norm_before_gate is not True and norm_before_gate is not False):
         check_mode(norm_before_gate, rounding, offset)
     mode = norm_before_gate or z is None, z is not None, rounds_once
-    call = CALLS[mode].call if reuse_dy is False else CALLS[mode].calling(reuse_dy)
+    call, scalars = CALLS[mode].call, (eps, offset)
     if group_size is not None and (groups := _groups(x, weight, z, group_size)) > 1:
         shape = (groups, group_size)
         x, weight = x.unflatten(-1, shape), weight.unflatten(-1, shape)
         tensors = (x, weight) if z is None else (x, z.unflatten(-1, shape), weight)
-        return call(*tensors, eps, offset, batch_invariant).flatten(-2)  # type: ignore[no-any-return]
+        return call(tensors, scalars, batch_invariant, reuse_dy).flatten(-2)  # type: ignore[no-any-return]
     if mode == (True, False, True) and weight is not None:
         return rms_norm(x, weight, eps, offset, batch_invariant, reuse_dy=reuse_dy)
     if isinstance(weight, Tensor) and weight.dim() != 1:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: expected one dimension, the last one of x")
-    return call(*((x, weight) if z is None else (x, z, weight)), eps, offset, batch_invariant)  # type: ignore[no-any-return]
+    return call((x, weight) if z is None else (x, z, weight), scalars, batch_invariant, reuse_dy)  # type: ignore[no-any-return]
 
 
 def check_mode(norm_before_gate: Any, rounding: Any, offset: Any) -> None:

@@ -1,6 +1,7 @@
 """Every argument of torch's RMSNorm is accepted, and a wrong one is refused by name and value before anything runs."""
 
 import copy
+import inspect
 import pickle
 import re
 
@@ -35,6 +36,8 @@ REFUSED = [
     ((X, (4, 2, 3, 8)), ValueError, "normalized_shape is (4, 2, 3, 8) and x has shape (2, 3, 8)"),
     ((X, (3, 8), WEIGHT), ValueError, "weight has shape (8,): expected (3, 8), as normalized_shape"),
     ((X, ()), ValueError, "normalized_shape is (): expected one size or more, none negative"),
+    ((X, (7,), WEIGHT[:7]), ValueError, "normalized_shape is (7,) and x has shape (2, 3, 8): expected its last sizes"),
+    ((X, (8.0,), WEIGHT), TypeError, "normalized_shape is (8.0,): expected an integer or a sequence of integers"),
     ((X, (8.0,)), TypeError, "normalized_shape is (8.0,): expected an integer or a sequence of integers"),
 ]
 
@@ -176,6 +179,10 @@ def test_the_module_refuses_what_is_no_shape(size):
         normtune.RMSNorm(size)
     with pytest.raises(ValueError, match="expected one size or more, none negative"):
         normtune.RMSNorm(-1)
+
+
+def test_help_shows_the_arguments():
+    assert list(inspect.signature(normtune.rms_norm).parameters)[:4] == ["x", "weight", "eps", "offset"]
 
 
 def test_the_batch_invariant_mode_is_refused_where_nothing_promises_equal_bits():

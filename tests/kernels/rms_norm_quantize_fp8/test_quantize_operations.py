@@ -5,7 +5,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import normtune
-from normtune.kernels.calling.codegen import call_of
 from normtune.kernels.rms_norm_quantize_fp8.function import _settled
 from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
 
@@ -35,11 +34,6 @@ def test_a_sum_that_is_rounded_is_another_operation_only_where_there_is_one(has_
     choice = ("row", torch.float8_e4m3fn, "float32", "row_major", True, *4 * (False,), has_residual, False)
     modes, choices = _settled(*choice)
     assert (modes.rounds_sum, choices) == (has_residual, ("row", variant))
-
-
-def test_the_call_is_written_out_without_a_graph():
-    code = call_of(operation("row"), None, None, None).__code__
-    assert "requires_grad" not in code.co_names and "forward" in code.co_names
 
 
 @pytest.mark.parametrize("scaling", ["static", "row", "block"])
