@@ -6,6 +6,7 @@ with numbers, and does nothing else.
 """
 
 import ast
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from typing import NamedTuple
@@ -52,9 +53,18 @@ _NAMES |= {"Callable", "NamedTuple", "Fraction", "int", "str", "dict", "tuple", 
 
 
 class _Frame(NamedTuple):
-    """The parts that all tables share, as text of their syntax: the first statements, and the last ones."""
+    """The parts that all tables with the same sizes and classes share, as text of their syntax.
+
+    Attributes:
+        opening: the first statements.
+        classes: between the functions and the configs.
+        closing: the last statements.
+        arguments: of every function.
+        tables: the type of the list of functions.
+    """
 
     opening: tuple[str, ...]
+    classes: tuple[str, ...]
     closing: tuple[str, ...]
     arguments: str
     tables: str
@@ -70,12 +80,12 @@ def _frame(of: template.Form, classes: tuple[tuple[str, tuple[Knob, ...]], ...],
     if not classes:
         raise ValueError("a class of configs is missing")
     knobs = dict(classes)
-    parts = of.opening(knobs, has_sizes), of.closing(knobs, has_sizes)
-    opening, closing = (tuple(map(_syntax, ast.parse(part).body)) for part in parts)
+    parts = of.opening(has_sizes), "\n".join(template.class_texts(knobs)), of.closing(knobs, has_sizes)
+    opening, defined, closing = (tuple(map(_syntax, ast.parse(part).body)) for part in parts)
     function, tables = ast.parse(f"{of.function('f')}\n    pass\n{of.tables(knobs)} {{}}").body
     if not isinstance(function, ast.FunctionDef) or not isinstance(tables, ast.AnnAssign):
         raise AssertionError("the form of a table has no signature")
-    return _Frame(opening, closing, ast.dump(function.args), ast.dump(tables.annotation))
+    return _Frame(opening, defined, closing, ast.dump(function.args), ast.dump(tables.annotation))
 
 
 def _class(node: ast.stmt) -> tuple[str, tuple[Knob, ...]] | None:
@@ -127,50 +137,47 @@ def _trees(module: ast.Module, axes: tuple[str, ...]) -> dict[Key, Tree]:
     Raises:
         ValueError: a statement has another form.
     """
-    of = template.of_axes(axes)
-    classes = dict(defined for node in module.body if (defined := _class(node)))
-    has_sizes = any(isinstance(node, ast.FunctionDef) and node.name == "_nearest" for node in module.body)
+    of, statements = template.of_axes(axes), module.body
+    classes = dict(defined for node in statements if (defined := _class(node)))
+    has_sizes = any(isinstance(node, ast.FunctionDef) and node.name == "_nearest" for node in statements)
     frame = _frame(of, tuple(classes.items()), has_sizes)
-    class_of_name = {name: class_of(knobs) for name, knobs in classes.items()}
-    body = module.body[len(frame.opening) : len(module.body) - len(frame.closing)]
-    around = module.body[: len(frame.opening)], module.body[len(frame.opening) + len(body) :]
-    for nodes, expected in zip(around, (frame.opening, frame.closing), strict=True):
-        for node, syntax in zip_longest(nodes, expected):
+    first = next(place for place, node in enumerate(statements) if isinstance(node, ast.ClassDef))
+    last = max(0, len(statements) - len(frame.closing))
+    for start, expected in ((0, frame.opening), (first, frame.classes), (last, frame.closing)):
+        for node, syntax in zip_longest(statements[start : start + len(expected)], expected):
             if node is None or _syntax(node) != syntax:
                 raise ValueError(f"line {node.lineno}" if node else "a part is missing")
-    measured = body.pop() if body else None
-    configs: dict[str, Config] = {}
+    decisions = statements[len(frame.opening) : first]
+    if len(decisions) < 2:
+        raise ValueError("a part is missing")
+    *code, tables, measured = decisions
+    class_of_name = {name: class_of(knobs) for name, knobs in classes.items()}
+    configs = _configs(statements[first + len(frame.classes) : last], class_of_name)
     functions: dict[str, Tree] = {}
-    tree_of_key: dict[Key, Tree] | None = None
-    for node in body:
+    for node in code:
         match node:
-            case _ if tree_of_key is not None:
-                raise ValueError(f"line {node.lineno}")
-            case ast.Assign(
-                targets=[ast.Name(name)],
-                value=ast.Call(func=ast.Name(of_class), args=[], keywords=keywords),
-            ) if name not in (*configs, *functions) and of_class in class_of_name:
-                configs[name] = _config(class_of_name[of_class], keywords, node.lineno)
             case ast.FunctionDef(
                 name=name, args=arguments, body=body, decorator_list=[], returns=ast.expr() as returns
             ) if ast.dump(arguments) == frame.arguments and name not in (*configs, *functions):
                 if sum(isinstance(part, ast.If) for part in ast.walk(node)) > _MOST_CUTS:
                     raise ValueError(f"line {node.lineno}: a function of over {_MOST_CUTS} thresholds")
                 functions[name] = _tree(axes, body, _answers(returns, configs, class_of_name))
-            case ast.AnnAssign(
-                target=ast.Name("TABLES"), annotation=annotation, value=ast.Dict(keys=keys, values=values)
-            ) if ast.dump(annotation) == frame.tables:
-                tree_of_key = dict(_entry(pair, functions, node.lineno) for pair in zip(keys, values, strict=True))
             case _:
                 raise ValueError(f"line {node.lineno}")
+    match tables:
+        case ast.AnnAssign(
+            target=ast.Name(template.LIST), annotation=annotation, value=ast.Dict(keys=keys, values=values)
+        ) if ast.dump(annotation) == frame.tables:
+            tree_of_key = dict(_entry(pair, functions, tables.lineno) for pair in zip(keys, values, strict=True))
+        case _:
+            raise ValueError(f"line {tables.lineno}")
     names = {*configs, *functions}
     if (
-        tree_of_key is None
-        or names & {size.partition(":")[0] for size in of.sizes}
+        names & {size.partition(":")[0] for size in of.sizes}
         or (_NAMES | set(class_of_name)) & names
         or _NAMES & set(class_of_name)
     ):
-        raise ValueError("a part is missing")
+        raise ValueError("a name has another meaning")
     # Python's own names, such as `__annotations__`, which has the type of `TABLES`.
     if own := sorted(name for name in names | set(class_of_name) if name.startswith("__") and name.endswith("__")):
         raise ValueError(f"the name {own[0][:40]}")
@@ -178,10 +185,28 @@ def _trees(module: ast.Module, axes: tuple[str, ...]) -> dict[Key, Tree]:
     return tree_of_key
 
 
+def _configs(nodes: Sequence[ast.stmt], classes: Mapping[str, type[Config]]) -> dict[str, Config]:
+    """The configs of statements that each name one, by name.
+
+    Raises:
+        ValueError: a statement has another form, or names an earlier config.
+    """
+    configs: dict[str, Config] = {}
+    for node in nodes:
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(name)], value=ast.Call(func=ast.Name(of_class), args=[], keywords=keywords)
+            ) if name not in configs and of_class in classes:
+                configs[name] = _config(classes[of_class], keywords, node.lineno)
+            case _:
+                raise ValueError(f"line {node.lineno}")
+    return configs
+
+
 _SIZES_TYPE = ast.dump(ast.parse(f"{template.SIZES} {{}}").body[0].annotation)  # type: ignore[attr-defined]
 
 
-def _check_measured(node: ast.stmt | None, axes: tuple[str, ...], trees: dict[Key, Tree]) -> None:
+def _check_measured(node: ast.stmt, axes: tuple[str, ...], trees: dict[Key, Tree]) -> None:
     """Refuse a statement that does not give the measured sizes of every function, along each axis.
 
     Raises:
@@ -193,7 +218,7 @@ def _check_measured(node: ast.stmt | None, axes: tuple[str, ...], trees: dict[Ke
         ):
             line = f"line {node.lineno}"
         case _:
-            raise ValueError(f"line {node.lineno}" if node else "a part is missing")
+            raise ValueError(f"line {node.lineno}")
     without_sizes = {id(tree) for tree in trees.values()}
     try:
         for entry, sizes in ast.literal_eval(value).items():
@@ -220,10 +245,11 @@ def _answers(returns: ast.expr, configs: dict[str, Config], classes: dict[str, t
     Raises:
         ValueError: the annotation is neither.
     """
-    if isinstance(returns, ast.Name) and returns.id in classes:
-        return {name: config for name, config in configs.items() if type(config) is classes[returns.id]}
-    if ast.unparse(returns) == template.ANY_CLASS:
-        return configs
+    match returns:
+        case ast.Constant(template.ANY_CLASS):
+            return configs
+        case ast.Constant(str(of_class)) if of_class in classes:
+            return {name: config for name, config in configs.items() if type(config) is classes[of_class]}
     raise ValueError(f"line {returns.lineno}")
 
 

@@ -109,7 +109,7 @@ def test_one_function_has_thresholds_on_each_size(frame, tmp_path) -> None:
     module: dict = {}
     exec(path.read_text(), module)
     assert all(best_of(*shape) == module["lookup"]("product", "float16", *shape).BLOCK for shape in shapes)
-    assert "def product_float16(m: int, n: int, k: int) -> Config:" in path.read_text()
+    assert 'def product_float16(m: int, n: int, k: int) -> "Config":' in path.read_text()
     assert module["MEASURED"] == {("product", "float16"): {"m": (1, 4096), "n": (64, 4096), "k": (32, 8192)}}
     assert parse.trees(path.read_text())[function.key] == function.tree
     # A config that is illegal for long sums answers for none, measured or not.
