@@ -1,8 +1,8 @@
 """Parse the code of a table into trees; code of any other form is refused.
 
-In: the text of a table. Out: its trees. The trees come from the file that users run, so a check of these trees is a
-check of that file. A file that passes is safe to run, whoever edited it: it names configs, compares products of sizes
-with numbers, and does nothing else.
+In: the text of a table. Out: its trees and measured sizes. They come from the file that users run, so a check of them
+is a check of that file. A file that passes is safe to import, whoever edited it: it names configs, compares products of
+sizes with numbers, and does nothing else. normtune does not import it.
 """
 
 import ast
@@ -12,6 +12,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError
+from normtune.kernels.box import Box
 from normtune.kernels.config import KINDS, Config, Knob, check_values, class_of
 from normtune.kernels.derived_size import normal_form
 from normtune.kernels.key import Key, is_operator
@@ -21,15 +22,38 @@ from normtune.kernels.tablefile.syntax import UNREADABLE, parsed
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, comparison
 
 
+class Decisions(NamedTuple):
+    """What the code of a table says.
+
+    Attributes:
+        trees: by key.
+        measured: the box of the measured sizes of each key with data.
+        axes: the names of the sizes.
+    """
+
+    trees: dict[Key, Tree]
+    measured: dict[Key, Box]
+    axes: tuple[str, ...]
+
+
 def trees(text: str) -> dict[Key, Tree]:
     """Trees of a table, by key.
 
     Raises:
         NormtuneError: the code has a form that normtune does not write.
     """
+    return decisions(text).trees
+
+
+def decisions(text: str) -> Decisions:
+    """Trees, measured sizes and axes of a table.
+
+    Raises:
+        NormtuneError: the code has a form that normtune does not write.
+    """
     try:
         module = parsed(text)
-        return _trees(module, _axes(module))
+        return _decisions(module, _axes(module))
     # Nesting too deep for Python's parser raises one of the last two.
     except UNREADABLE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -131,8 +155,8 @@ def _syntax(node: ast.stmt) -> str:
     return ast.dump(node)
 
 
-def _trees(module: ast.Module, axes: tuple[str, ...]) -> dict[Key, Tree]:
-    """Trees of a module, whose functions take the sizes `axes`.
+def _decisions(module: ast.Module, axes: tuple[str, ...]) -> Decisions:
+    """What a module says, whose functions take the sizes `axes`.
 
     Raises:
         ValueError: a statement has another form.
@@ -181,8 +205,7 @@ def _trees(module: ast.Module, axes: tuple[str, ...]) -> dict[Key, Tree]:
     # Python's own names, such as `__annotations__`, which has the type of `TABLES`.
     if own := sorted(name for name in names | set(class_of_name) if name.startswith("__") and name.endswith("__")):
         raise ValueError(f"the name {own[0][:40]}")
-    _check_measured(measured, axes, tree_of_key)
-    return tree_of_key
+    return Decisions(tree_of_key, _measured(measured, axes, tree_of_key), axes)
 
 
 def _configs(nodes: Sequence[ast.stmt], classes: Mapping[str, type[Config]]) -> dict[str, Config]:
@@ -206,8 +229,8 @@ def _configs(nodes: Sequence[ast.stmt], classes: Mapping[str, type[Config]]) -> 
 _SIZES_TYPE = ast.dump(ast.parse(f"{template.SIZES} {{}}").body[0].annotation)  # type: ignore[attr-defined]
 
 
-def _check_measured(node: ast.stmt, axes: tuple[str, ...], trees: dict[Key, Tree]) -> None:
-    """Refuse a statement that does not give the measured sizes of every function, along each axis.
+def _measured(node: ast.stmt, axes: tuple[str, ...], trees: dict[Key, Tree]) -> dict[Key, Box]:
+    """The measured sizes of each key with data, from their statement.
 
     Raises:
         ValueError: it has another form, or a function lacks its sizes.
@@ -219,17 +242,20 @@ def _check_measured(node: ast.stmt, axes: tuple[str, ...], trees: dict[Key, Tree
             line = f"line {node.lineno}"
         case _:
             raise ValueError(f"line {node.lineno}")
+    boxes: dict[Key, Box] = {}
     without_sizes = {id(tree) for tree in trees.values()}
     try:
         for entry, sizes in ast.literal_eval(value).items():
             if tuple(sizes) != axes or not all(map(_is_interval, sizes.values())):
                 raise ValueError(line)
             key = Key.parse(*entry)
+            boxes[key] = Box.of(**sizes)
             without_sizes -= {id(trees[name]) for name in key.names if name in trees}
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, ValueError):  # literal_eval names the address of what is no literal
         raise ValueError(line) from None
     if without_sizes:
         raise ValueError(f"{line}: a function without measured sizes")
+    return boxes
 
 
 def _is_interval(ends: object) -> bool:

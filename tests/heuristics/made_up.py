@@ -103,6 +103,13 @@ def options_of(text):
     return as_command(text).fit_options()
 
 
+def module_of(text):
+    """The names of a table's module, which runs."""
+    names = {"__name__": "table"}
+    exec(compile(text, "table", "exec"), names)
+    return names
+
+
 def regenerate(header):
     """The command of a header as a line for a shell."""
     return command_of(header).line()

@@ -26,7 +26,7 @@ H200 = locate.SHIPPED / "nvidia_h200.py"
 def test_every_entry_of_a_shipped_table_is_served_by_a_checked_function(path: Path) -> None:
     table = subject.read(path)
     served = [entry for one in table.functions for entry in one.served]
-    assert sorted(served) == sorted(locate.load(path).tables)
+    assert sorted(served) == sorted(locate.load(path).trees)
     own = {entry.key for entry in entries(table.header) if not entry.donor}
     for one in table.functions:
         assert one.key in own

@@ -60,7 +60,7 @@ def test_a_table_is_of_one_regime_and_its_header_says_which(store, words, best, 
     header = locate.load("table.py").header
     measured = f": 32 measurements, 2026-11-{'21' if words else '20'}{told}"
     assert Path("table.py").read_text().split("\n")[2].endswith(measured)
-    assert locate.load("table.py").answer(Key.parse("toy", "bfloat16"))(64, 128) == best
+    assert locate.load("table.py").function(Key.parse("toy", "bfloat16"))(64, 128) == best
     assert options_of(regenerate(header)).regime == ("warm" if words else "cold")
     assert ("--regime warm" in regenerate(header)) == bool(words)
     assert done.stdout.splitlines()[0].endswith(", warm" if words else "2026-11-20")

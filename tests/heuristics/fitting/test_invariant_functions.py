@@ -89,14 +89,11 @@ def test_a_table_holds_them_and_lookups_do_not_mix(path):
     )
     assert len({usual(rows, 256) for rows, _ in SHAPES}) == 2
     assert len({invariant(rows, 256) for rows, _ in SHAPES}) == 1
-    assert (
-        table.function(Key.parse("toy:no_keep", "bfloat16").batch_invariant)
-        is table.tables[Key.parse("toy:no_keep+batch_invariant", "bfloat16")]
-    )
-    del table.tables[Key.parse("toy:no_keep+batch_invariant", "bfloat16")]
-    assert table.function(Key.parse("toy:no_keep", "bfloat16").batch_invariant) is invariant
-    del table.tables[Key.parse("toy:batch_invariant", "bfloat16")]
-    assert table.function(Key.parse("toy:no_keep", "bfloat16").batch_invariant) is None
+    variant = Key.parse("toy:no_keep", "bfloat16").batch_invariant
+    for name in ("toy:no_keep+batch_invariant", "toy:batch_invariant"):
+        assert table.name(variant) == Key.parse(name, "bfloat16")
+        del table.trees[Key.parse(name, "bfloat16")]
+    assert table.function(variant) is None
 
 
 @pytest.mark.slow

@@ -92,5 +92,5 @@ def test_relatives_are_of_one_vendor() -> None:
 
 
 def test_portable_tables_ship_for_what_most_models_use() -> None:
-    families = {key.family for path in SHIPPED for key in locate.load(path).tables}
+    families = {key.family for path in SHIPPED for key in locate.load(path).trees}
     assert families >= {"rms_norm_forward", "rms_norm_backward", "fused_add_rms_norm_forward", "rms_norm_gated_forward"}
