@@ -9,12 +9,12 @@ timing, each answer is checked against the tree parsed from the code.
 
 import argparse
 import json
+import runpy
 import timeit
 from itertools import product
 from pathlib import Path
 
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import choose, leaves
 
 ROWS = (1, 100, 4096, 50000, 262144)
@@ -32,17 +32,17 @@ def main() -> None:
     path = options.table or next(iter(locate.shipped()), None)
     if path is None:
         parser.error("no table ships: name the file of one")
-    table = locate.load(path)
+    table, lookup = locate.load(path), runpy.run_path(str(path))["lookup"]
     empty = min(timeit.repeat("pass", number=NUMBER, repeat=REPEATS))
     print(f"{path.name}, {table.header.label}")
     print(f"{'':44} leaves   mean ns   worst ns")
-    for key, tree in trees(path.read_text("utf-8")).items():
+    for key, tree in table.trees.items():
         operator, times = key.text, []
         for shape in product(ROWS, HIDDEN):
             arguments = operator, key.dtype, *shape
-            if table.lookup(*arguments) != choose(tree, shape):
+            if lookup(*arguments) != choose(tree, shape):
                 raise SystemExit(f"{key} at {shape}: the code and its tree differ")
-            names = {"lookup": table.lookup, "arguments": arguments}
+            names = {"lookup": lookup, "arguments": arguments}
             best = min(timeit.repeat("lookup(*arguments)", globals=names, number=NUMBER, repeat=REPEATS))
             times.append((best - empty) / NUMBER * 1e9)
         mean, worst = sum(times) / len(times), max(times)

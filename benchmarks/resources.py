@@ -100,13 +100,13 @@ def of_tables(spec: OperatorSpec, target: Target) -> Iterator[Choice]:
     for table in map(locate.load, locate.shipped()):
         if table.header.target != target.name:
             continue
-        for key, look_up in table.tables.items():
+        for key in table.trees:
             if (key.operator, key.dtype) != (spec.name, DTYPE):
                 continue
             for hidden in HIDDEN:
                 for rows in TABLE_ROWS:
                     problem = Problem(key.usual, rows, hidden)
-                    config = spec.config(*look_up(rows, hidden))
+                    config = spec.config(*table.lookup(key.text, key.dtype, rows, hidden))
                     yield Choice(problem, Candidate(config, spec.launch(config, problem, target)))
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from normtune.heuristics.rules import RULES
 from normtune.kernels.config import Config
-from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
@@ -45,8 +44,7 @@ def choices(data: dict) -> dict[str, "dict[tuple[str, int, int], Config | None]"
     chosen: dict[str, dict[tuple[str, int, int], Config | None]] = {}
     for title, table in (("portable table", portable), ("table of the H200", h200)):
         chosen[title] = {
-            shape: operator(shape[0]).config(*table.tables[Key.of(shape[0], "", data["dtype"])](*shape[1:]))
-            for shape in shapes
+            shape: operator(shape[0]).config(*table.lookup(shape[0], data["dtype"], *shape[1:])) for shape in shapes
         }
     for title, rule in (("Liger's rule", "liger"), ("Liger's rule with #1238", "liger_1238")):
         choose = RULES[rule].choose

@@ -133,5 +133,5 @@ def _map(current: Evidence, matrix: TimingMatrix, table: LoadedTable | None) -> 
     shapes = {*zip(*(frame[axis].tolist() for axis in AXES), strict=True)}
     if table is None:
         return ConfigMap(key.text, key.dtype, best_map(matrix, shapes))
-    answer = table.answer(key)
+    answer = table.function(key)
     return ConfigMap(key.text, key.dtype, table_map(matrix, shapes, answer) if answer else None)

@@ -33,9 +33,9 @@ from normtune.heuristics.report.function_data import PHASES, DeviceReport, funct
 from normtune.heuristics.report.notebook import shown
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.writing import named_files
-from normtune.heuristics.writing.entries import decisions
+from normtune.heuristics.writing.entries import decisions, regions_of
 from normtune.heuristics.writing.regenerate import command_of
-from normtune.heuristics.writing.report import regions_of, verdict_rows
+from normtune.heuristics.writing.report import verdict_rows
 from normtune.heuristics.writing.write import check_text
 from normtune.kernels.arguments import checked
 from normtune.kernels.config import Config, Implementation
@@ -169,7 +169,7 @@ class ReportRequest(Selection):
 def report(request: ReportRequest) -> Report:
     """Make a report of measurements and tables, as `normtune report` does.
 
-    Without data a table is shown with the measurements that its header names.
+    Without data a table is shown with the measurements that its command names.
 
     Raises:
         UsageError: a name is no table or rule, or nothing was measured of what is asked for.
@@ -236,7 +236,7 @@ def _on(
         entry = known.get(matrix.key)
         numbers = entry.figures if entry else Figures(leaves(tree), leaves(tree), len(distinct(tree)), loss, 0)
         numbers = numbers._replace(leaves=leaves(tree), loss=loss, slower=None)
-        rows = [("", regions_of(numbers)), *verdict_rows(numbers, in_use.compared(spec, matrix, tree))]
+        rows = [("", f"{regions_of(numbers)} of shapes"), *verdict_rows(numbers, in_use.compared(spec, matrix, tree))]
         for other in sides[1:]:
             best = best_times(current, matrix).best
             compared = difference(spec, matrix, device.as_target(), sides[0], other, best)
@@ -259,7 +259,7 @@ def _of_fit(part: Evidence, fit: Fit) -> DeviceReport:
 
     def verdict(matrix: TimingMatrix, current: Evidence, tree: Tree) -> list[tuple[str, str]]:
         own = numbers[matrix.key]
-        return [("", regions_of(own)), *verdict_rows(own, fit.compared[matrix.key])]
+        return [("", f"{regions_of(own)} of shapes"), *verdict_rows(own, fit.compared[matrix.key])]
 
     side = Side(_FITTED, answer, lambda key, target: trees.get(key))
     return _device(part, fit.device, [side], verdict, (*fit.notes, *fit.searched))

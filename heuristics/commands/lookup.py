@@ -38,13 +38,13 @@ def lookup(
     given = _given(sizes)
     loaded = load_table(table)
     key = _key(loaded, operator, dtype, given)
-    answer = loaded.answer(key)
+    answer = loaded.function(key)
     shape = [_positive(given, axis, "a size of the shape") for axis in loaded.axes]
     if given:
         known = [*loaded.axes, *(name for name, _ in key.sizes)]
         raise UsageError(f"unknown size {next(iter(given))}: expected {', '.join(known)}")
     if answer is None:
-        functions = ", ".join(map(str, loaded.tables))
+        functions = ", ".join(map(str, loaded.trees))
         raise UsageError(f"{table} has no function for {key}: expected one of {functions}")
     if spec := find(key.operator):
         try:
@@ -55,7 +55,7 @@ def lookup(
         say("normtune: more than a factor of two from what was measured: kernels ask the next table there", error=True)
     config = answer(*shape)
     if as_json:
-        used = next(name for name in loaded.names(key) if name in loaded.tables)
+        used = next(name for name in loaded.names(key) if name in loaded.trees)
         sizes_of = dict(zip(loaded.axes, shape, strict=True))
         say_json({"operator": used.text, "dtype": dtype, **sizes_of, "config": json.loads(config.to_json())})
     else:
@@ -85,7 +85,7 @@ def _key(table: "LoadedTable", operator: str, dtype: str, given: dict[str, Any])
     from normtune.kernels.key import Key
 
     key = Key.parse(operator, dtype)
-    names = next((other.sizes for other in table.tables if other.family == key.family), ())
+    names = next((other.sizes for other in table.trees if other.family == key.family), ())
     if key.sizes or not names:
         return key
     return key._replace(

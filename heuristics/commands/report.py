@@ -21,7 +21,7 @@ TablesArgument = Annotated[
     typer.Argument(
         metavar="[TABLE]...",
         help="File of a table, shipped table (nvidia-h200), or rule (liger) to compare the first with. Default: fit a "
-        "table to the measurements. Without --store and --recording the measurements are those that its header names.",
+        "table to the measurements. Without --store and --recording the measurements are those that its command names.",
     ),
 ]
 

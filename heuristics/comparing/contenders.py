@@ -64,7 +64,7 @@ def _table(path: str | Path, name: str) -> Side:
     table = load(path)
 
     def choose(problem: Problem, target: Target) -> Config | None:
-        answer = table.answer(problem.key)
+        answer = table.function(problem.key)
         return answer(*problem.shape) if answer else None
 
     def tree(key: Key, target: Target) -> Tree | None:

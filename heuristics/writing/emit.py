@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.fitting.result import Fit, FittedFunction
-from normtune.heuristics.writing.entries import facts_of, ordered, with_lines
+from normtune.heuristics.writing.entries import ordered, table_text
 from normtune.heuristics.writing.regenerate import Command
 from normtune.kernels.box import Box
 from normtune.kernels.config import Config, Knob, identifier, is_nameless
@@ -43,22 +43,22 @@ def module_text(fit: Fit, command: Command) -> str:
         data=fit.data,
         kernels=fit.fingerprints,
         command=encoded(command),
-        functions=tuple(map(facts_of, entries)),
+        functions=tuple(map(encoded, entries)),
         body=body_hash(body),
         portable=command.options.get("portable", False),
         without_data=tuple((key.text, key.dtype, donor) for key, donor in fit.without_data()),
         searched=fit.searched,
     )
-    return f"{with_lines(header).text()}\n{body}"
+    return table_text(header, body)
 
 
 def gpu_of(device: Device) -> Gpu:
-    """A device as in a header."""
+    """A device as in the facts of a table."""
     return Gpu(plain_letters(device.label), device.target, device.sms)
 
 
 def body_text(functions: Sequence[FittedFunction], measured: Mapping[Key, Box]) -> str:
-    """The text after the header.
+    """The code of a table.
 
     Args:
         functions: in the order of the code.
@@ -69,34 +69,32 @@ def body_text(functions: Sequence[FittedFunction], measured: Mapping[Key, Box]) 
     """
     of = _form(functions)
     classes = _classes(functions)
-    constants = []
-    code = []
-    names_in_code = [_name(function) for function in functions]
-    names: dict[tuple[tuple[Knob, ...], Config], str] = {}
-    for name, knobs in classes.items():
-        prefix = f"{name.removesuffix('Config').upper()}_" if len(classes) > 1 else ""
-        for config in sorted(
-            {config for function in functions for config in configs_of(function.tree) if config.knobs == knobs}
-        ):
-            names[knobs, config] = f"{prefix}{config.constant_name()}"
-            constants.append(_constant(names[knobs, config], name, _arguments(config)))
+    names = _config_names(functions, classes)
+    functions_code = []
     for function in functions:
         knobs_used = {config.knobs for config in configs_of(function.tree)}
         answer = template.any_of({name: knobs for name, knobs in classes.items() if knobs in knobs_used})
-        code.append("\n".join([of.function(_name(function), answer), *branches(function.tree, 1, names)]))
-    names_in_code += names.values()
-    _check_unique([*names_in_code, template.LIST, template.MEASURED])
-    entries = "\n".join(_entry(key, f"{_name(function)},") for function in functions for key in function.served)
-    boxes = "\n".join(line for key, box in sorted(measured.items()) for line in _intervals(key, box))
-    has_sizes = any(function.key.sizes for function in functions)
-    parts = [
-        of.opening(classes, has_sizes),
-        "\n".join(constants),
-        *code,
-        f"{of.tables(classes)} {{\n{entries}\n}}",
-        f"{template.SIZES} {{\n{boxes}\n}}\n{of.closing(classes, has_sizes)}",
-    ]
-    return "\n\n\n".join(parts)
+        functions_code.append("\n".join([of.function(_name(function), answer), *branches(function.tree, 1, names)]))
+    _check_unique([*map(_name, functions), *names.values(), template.LIST, template.MEASURED])
+    class_of_knobs = {knobs: name for name, knobs in classes.items()}
+    return of.code(
+        functions_code,
+        [_entry(key, f"{_name(function)},") for function in functions for key in function.served],
+        [line for key, box in sorted(measured.items()) for line in _intervals(key, box)],
+        classes,
+        [_constant(name, class_of_knobs[knobs], _arguments(config)) for (knobs, config), name in names.items()],
+        has_sizes=any(function.key.sizes for function in functions),
+    )
+
+
+def _config_names(functions: Sequence[FittedFunction], classes: template.Classes) -> "Names":
+    """The name of each config in the code, class by class."""
+    names: dict[tuple[tuple[Knob, ...], Config], str] = {}
+    for name, knobs in classes.items():
+        prefix = f"{name.removesuffix('Config').upper()}_" if len(classes) > 1 else ""
+        own = {config for function in functions for config in configs_of(function.tree) if config.knobs == knobs}
+        names |= {(config.knobs, config): f"{prefix}{config.constant_name()}" for config in sorted(own)}
+    return names
 
 
 def _entry(key: Key, value: str) -> str:

@@ -1,4 +1,4 @@
-"""The entries of a table's header: the figures and decisions of each function, as data and as sentences for people.
+"""The entries of a table's facts: the figures and decisions of each function; and the comment that says them to people.
 
 A refit keeps the decisions.
 """
@@ -8,17 +8,16 @@ from typing import Any
 
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.case import TableEntry
-from normtune.heuristics.fitting.figures import Cost, Figures, Loss
-from normtune.heuristics.regret.fixed_log import percent, percent_up
+from normtune.heuristics.fitting.figures import Figures, Loss
+from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.writing.regenerate import command_of
 from normtune.kernels.box import Box
 from normtune.kernels.key import Key
-from normtune.kernels.tablefile.facts import decoded, encoded
-from normtune.kernels.tablefile.header import Gpu, Header
+from normtune.kernels.tablefile.facts import decoded
+from normtune.kernels.tablefile.header import FIRST_LINE, Header
 from normtune.kernels.tablefile.tree import counted_leaves
+from normtune.kernels.target import plain_letters
 
-FROM = "the folder of this file, where that command is to be run"
-PORTABLE = "; portable: each config is legal on every known target of the vendor"
 HANDS_ON = "the next table elsewhere, or the default config"
 
 
@@ -30,27 +29,15 @@ def ordered(fitted: Iterable[Any], shared: Sequence[Any]) -> Iterator[Any]:
 
 
 def entries(header: Header) -> Sequence[TableEntry]:
-    """The entries of a header.
+    """The entries of the facts of a table.
 
     Raises:
         UsageError: an entry has another form.
     """
     try:
-        return [
-            decoded(
-                TableEntry, {"key": [facts.pop("key", None), facts.pop("dtype", None)], **facts}, f"functions[{index}]"
-            )
-            for index, facts in enumerate(map(dict, header.functions))
-        ]
+        return [decoded(TableEntry, facts, f"functions[{index}]") for index, facts in enumerate(header.functions)]
     except ValueError as error:
-        raise UsageError(f"the facts of a header cannot be read ({error}): fit the table again") from None
-
-
-def facts_of(entry: TableEntry) -> dict[str, Any]:
-    """An entry as facts of a header, the inverse of `entries`."""
-    return {"key": entry.key.text, "dtype": entry.key.dtype} | {
-        name: fact for name, fact in encoded(entry).items() if name != "key"
-    }
+        raise UsageError(f"the facts of a table cannot be read ({error}): fit the table again") from None
 
 
 def decisions(header: Header) -> dict[Key, TableEntry]:
@@ -62,27 +49,64 @@ def decisions(header: Header) -> dict[Key, TableEntry]:
     return {entry.key: entry for entry in entries(header)}
 
 
-def with_lines(header: Header) -> Header:
-    """The header with lines for people, which are computed from its facts.
+def table_text(header: Header, body: str) -> str:
+    """The text of a table: a comment with its decisive facts for people, the code, all facts.
 
     Raises:
         UsageError: an entry or the command has another form.
     """
+    return f"{comment(header)}\n{body}\n\n{header.text()}\n"
+
+
+def comment(header: Header) -> str:
+    """The comment at the top of a table: what made it, of which measurements, and a line for each function.
+
+    Raises:
+        UsageError: an entry or the command has another form.
+    """
+    device, measured = header.device, entries(header)
+    portable = ", portable" * header.portable
     lines = [
-        ("Regenerate", command_of(header).line()),
-        ("From", FROM),
-        ("Device", described(header.device) + PORTABLE * header.portable),
-        ("Software", ", ".join(f"{name} {version}" for name, version in header.software.items())),
-        ("Data", f"{header.data.digest} ({header.data.extent})"),
-        *(("Kernels", f"{name} {fingerprint}") for name, fingerprint in header.kernels.items()),
-        *(("Regret", line) for line in map(_sentence, entries(header))),
-        *(("Searched", line) for line in header.searched),
+        f"Regenerate: {command_of(header).line()}",
+        f"{device.label}, {device.target}, {device.sms} SMs: {header.data.extent}{portable}",
         *(
-            ("Shared", f"{key} {dtype}: uses {donor}, as it has no data of its own")
-            for key, dtype, donor in header.without_data
+            _line([entry, *(other for other in measured if other.donor == entry.key)], header)
+            for entry in measured
+            if not entry.donor
         ),
     ]
-    return header._replace(lines=tuple(lines))
+    return "\n".join([FIRST_LINE, *(f"# {plain_letters(line)}" for line in lines)])
+
+
+def _line(users: Sequence[TableEntry], header: Header) -> str:
+    """A function, as `softmax bfloat16: 12 regions, loss 0.1 % (worst 5.3 %); float16, float32 unmeasured`.
+
+    Args:
+        users: the measured keys that use it, its own first.
+        header: with the keys that were not measured.
+    """
+    key, figures, losses = users[0].key, users[0].figures, [user.figures.loss for user in users]
+    means = dict.fromkeys(percent(max(loss.plain, 0), 1) for loss in sorted(losses, key=lambda loss: loss.plain))
+    timed, untimed = sum(loss.problems for loss in losses), sum(loss.untimed for loss in losses)
+    mean, *_, most = *means, *means
+    text = f"{key}{f' and {len(users) - 1} more' * (len(users) > 1)}: {regions_of(figures)}, loss {mean}"
+    text += f" to {most}" * (len(means) > 1)
+    text += f" (worst {percent(max(0, *(loss.worst for loss in losses)), 1)})"
+    text += f" at {timed} of {counted_shapes(timed + untimed)}" * bool(untimed)
+    if figures.unmeasured:
+        text += f"; {counted_leaves(figures.unmeasured)} of the default config, unmeasured"
+    if slower := [user.figures.slower for user in users if user.figures.slower]:
+        shapes, ratio = counted_shapes(sum(one.problems for one in slower)), max(one.most for one in slower)
+        text += f"; {shapes} up to {percent(ratio, 1)} slower than the baseline"
+    if uncompared := sum(user.figures.uncompared for user in users):
+        text += f"; {counted_shapes(uncompared)} not compared with the baseline"
+    unmeasured = [dtype for name, dtype, donor in header.without_data if (name, donor) == (key.text, key.dtype)]
+    return text + f"; {', '.join(unmeasured)} unmeasured" * bool(unmeasured)
+
+
+def regions_of(figures: Figures) -> str:
+    """How many regions a function has: `13 regions`."""
+    return f"{figures.leaves} region{'s' * (figures.leaves != 1)}"
 
 
 def ends(measured: Mapping[Key, Box]) -> list[str]:
@@ -97,85 +121,9 @@ def ends(measured: Mapping[Key, Box]) -> list[str]:
     return [*lines[:-1], f"{lines[-1]}; {HANDS_ON}"]
 
 
-def described(gpu: Gpu) -> str:
-    """A GPU as text, with the facts that a table depends on."""
-    return f"{gpu.label}, {gpu.target}, {gpu.sms} SMs"
-
-
-def _sentence(entry: TableEntry) -> str:
-    parts = _shared(entry) if entry.donor else _own(entry)
-    return f"{entry.key}: {', '.join(parts)}"
-
-
-def _own(entry: TableEntry) -> Iterator[str]:
-    figures = entry.figures
-    change = f" (of {figures.asked})" if figures.asked != figures.leaves else ""
-    yield counted_leaves(figures.leaves) + change
-    yield f"{figures.configs} config{'s' * (figures.configs != 1)}"
-    yield from _lost(figures)
-    yield certificate(figures)
-    yield from _percents("cross-validated", figures.cross_validated)
-    yield from _percents("plain cross-validated", figures.plain_validated)
-    yield from _percents("worst cross-validated", figures.worst_validated)
-    yield from _percents("extrapolated", figures.extrapolated)
-    if figures.unmeasured:
-        yield f"{counted_leaves(figures.unmeasured)} of the default config, where none that was measured is legal"
-    if figures.slower:
-        yield f"{counted_shapes(figures.slower[0])} up to {percent(figures.slower[1], 1)} slower than what was in use"
-    yield from _uncompared(figures)
-    if entry.beside:
-        yield from _beside(entry.beside, entry.key.usual.text)
-
-
-def _uncompared(figures: Figures) -> Iterator[str]:
-    if figures.uncompared:
-        yield f"{counted_shapes(figures.uncompared)} not compared with what was in use"
-
-
-def _shared(entry: TableEntry) -> Iterator[str]:
-    yield f"as {entry.donor}"
-    yield from _lost(entry.figures)
-    yield f"sharing costs {percent(entry.cost)} on {entry.figures.loss.problems} problems"
-    yield from _uncompared(entry.figures)
-
-
-def certificate(figures: Figures) -> str:
-    """The proved gap of a tree: `within 0.05 % of the best 8-leaf tree on this grid`."""
-    if figures.joined:
-        return "its nearest sizes not told apart, so nothing is proved of this grid"
-    text = f"{_within(figures.gap)}the best {figures.leaves}-leaf tree{figures.limits} on this grid"
-    if figures.few:
-        bound, mean = figures.few
-        text += f", these configs {_within(mean - bound)}the best {figures.configs}"
-    return text
-
-
-def _beside(cost: Cost, usual: str) -> Iterable[str]:
-    """Cost of a batch-invariant function: `costs 1.68 % (worst 13.7 %) beside rms_norm_forward`."""
-    timed = f" on the {counted_shapes(cost.problems)} with times of both" if cost.bounded else ""
-    yield f"costs {percent(cost.mean)} (worst {percent(cost.worst, 1)}) beside {usual}{timed}"
-    if cost.bounded:
-        yield f"{cost.bounded} more not timed"
-
-
 def counted_shapes(count: int) -> str:
     """A number of shapes, in words: `1 shape`."""
     return f"{count} shape{'s' * (count != 1)}"
-
-
-def _within(gap: int) -> str:
-    return f"within {percent_up(gap)} of " if gap > 0 else ""
-
-
-def _percents(name: str, value: int | None) -> list[str]:
-    return [] if value is None else [f"{name} {percent(value)}"]
-
-
-def _lost(figures: Figures) -> list[str]:
-    loss = figures.loss
-    parts = [f"mean {percent(loss.mean)}", f"plain mean {percent(loss.plain)}", f"worst {percent(loss.worst, 1)}"]
-    parts += [f"means low by at most {percent_up(loss.luck)}"] * bool(loss.luck)
-    return [*parts, f"timed {timed_share(loss)}"] if loss.untimed else parts
 
 
 def timed_share(loss: Loss) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.writing import write
-from normtune.heuristics.writing.entries import with_lines
+from normtune.heuristics.writing.entries import table_text
 from normtune.heuristics.writing.regenerate import command_of
 from normtune.kernels.arguments import checked
 from normtune.kernels.tablefile import locate
@@ -112,7 +112,7 @@ def install(table: Path, force: bool = False) -> tuple[Gpu, Installed]:
     check([header.device], force)
     command = command_of(header).installed(table, locate.installed_path(header.gpu))
     _, body = parse(locate.read(table), name)
-    text = f"{with_lines(header._replace(command=encoded(command))).text()}\n{body}"
+    text = table_text(header._replace(command=encoded(command)), body)
     return header.device, write_installed(text, header.device, header.data.unpaired)
 
 

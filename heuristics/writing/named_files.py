@@ -40,11 +40,11 @@ def inside(option: str, name: str, table: Path) -> Path:
         root = next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent / ".git")), folder)
         file = Path(os.path.realpath(folder / name))
     except ValueError:
-        raise NormtuneError(f"{option} of its header is not the name of a file: it has a NUL") from None
+        raise NormtuneError(f"{option} of its command is not the name of a file: it has a NUL") from None
     if not file.is_relative_to(root):
         where = "its folder" if root == folder else "its repository"
         raise NormtuneError(
-            f"{option} of its header names {locate.quoted(name)}, which is outside of {where} {locate.quoted(root)} "
+            f"{option} of its command names {locate.quoted(name)}, which is outside of {where} {locate.quoted(root)} "
             "and so is not opened: move the file there and fit again"
         )
     return file
@@ -63,7 +63,7 @@ def measurements(command: Command, table: Path) -> "Evidence":
         return read_foreign(file, Elsewhere.from_facts(command.elsewhere), command.fit_options().operators)
     except UsageError:  # its text may quote the file
         raise NormtuneError(
-            f"FILE of its header names {locate.quoted(command.file)}, which is missing or does not hold the "
+            f"FILE of its command names {locate.quoted(command.file)}, which is missing or does not hold the "
             "measurements: put it back"
         ) from None
 
@@ -78,12 +78,12 @@ def weights(options: FitOptions, table: Path) -> str:
         return options.weights
     file = inside("--weights", options.weights, table)
     if reason := unreadable(file):
-        raise NormtuneError(f"--weights of its header names {locate.quoted(file)}, which {reason}: put it back")
+        raise NormtuneError(f"--weights of its command names {locate.quoted(file)}, which {reason}: put it back")
     try:
         Weighting(str(file))
     except UsageError:  # its text may quote the file
         raise NormtuneError(
-            f"--weights of its header names {locate.quoted(options.weights)}, which is no CSV file with columns "
+            f"--weights of its command names {locate.quoted(options.weights)}, which is no CSV file with columns "
             "rows,hidden,weight"
         ) from None
     return str(file)
@@ -103,7 +103,7 @@ def baseline(options: FitOptions, table: Path) -> Incumbents | None:
 
 
 def measured(header: Header, path: Path) -> "tuple[str, Evidence] | None":
-    """The measurements that a table was fitted to, with their name; None if its header names a store.
+    """The measurements that a table was fitted to, with their name; None if its command names a store.
 
     Raises:
         NormtuneError: the recording or file is missing or damaged, or has other measurements.

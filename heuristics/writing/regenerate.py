@@ -1,6 +1,7 @@
-"""The command in a table's header, which writes the table again if it is run in the table's folder.
+"""The command in a table's facts, which writes the table again if it is run in the table's folder.
 
-Files are named relative to that folder. The header has the command as data, and as one line for a shell.
+Files are named relative to that folder. The facts have the command as data, and the comment at the
+top has it as one line for a shell.
 """
 
 import os
@@ -147,19 +148,14 @@ def command_of(header: Header) -> Command:
     try:
         return decoded(Command, header.command, "command")
     except ValueError as error:
-        raise UsageError(
-            f"the command {header.regenerate[:80]!r} of a header cannot be read ({error}): fit the table again"
-        ) from None
+        raise UsageError(f"the command of a table cannot be read ({error}): fit it again") from None
 
 
 def is_plain(header: Header) -> bool:
-    """Whether the line `Regenerate` matches the header's facts and writes into the table's folder.
-
-    Then a shell runs `normtune fit` and nothing else.
-    """
+    """Whether the command can be read and writes into the table's folder."""
     try:
-        command = command_of(header)
-        return command.line() == header.regenerate and (command.out == "./" or "/" not in command.out)
+        out = command_of(header).out
+        return out == "./" or "/" not in out
     except UsageError:
         return False
 

@@ -9,7 +9,7 @@ from normtune.heuristics.fitting.in_use import Compared
 from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import percent, percent_up, ratio_in_words
 from normtune.heuristics.solver.grid import MAX_BINS
-from normtune.heuristics.writing.entries import HANDS_ON, counted_shapes, timed_share
+from normtune.heuristics.writing.entries import HANDS_ON, counted_shapes, regions_of, timed_share
 from normtune.heuristics.writing.regenerate import quoted
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile.header import Gpu
@@ -34,7 +34,7 @@ def verdict(fit: Fit) -> Iterable[str]:
         if key in fit.compared:
             yield ""
             numbers = fit.with_data()[key]
-            yield f"{key}: {regions_of(numbers)}"
+            yield f"{key}: {regions_of(numbers)} of shapes"
             rows = [
                 *verdict_rows(numbers, fit.compared[key]),
                 *_reach(key, fit),
@@ -45,11 +45,6 @@ def verdict(fit: Fit) -> Iterable[str]:
 
 def _headline(fit: Fit) -> str:
     return f"{fit.device.label}, {fit.device.target}, {fit.device.sms} SMs: {fit.data.extent}"
-
-
-def regions_of(numbers: Figures) -> str:
-    """How many regions a function has: `13 regions of shapes`."""
-    return f"{numbers.leaves} region{'s' * (numbers.leaves != 1)} of shapes"
 
 
 def verdict_rows(numbers: Figures, compared: Compared) -> Iterable[tuple[str, str]]:
@@ -120,8 +115,9 @@ def figures(fit: Fit) -> Iterable[str]:
             yield _row((f"  {key.dtype}", leaves, *_cells(numbers)))
     yield ""
     yield "gap: to the best possible tree with as many leaves (proved)"
-    for key in [function.key for function in fit.functions if function.figures.joined]:
-        yield f"  {key}: more than {MAX_BINS} combinations of sizes; the nearest are merged, nothing is proved"
+    for key, numbers in [(function.key, function.figures) for function in fit.functions]:
+        if numbers.joined or numbers.limits or numbers.strict or numbers.few:
+            yield f"  {key}: {certificate(numbers)}"
     for key, numbers in fit.with_data().items():
         if numbers.loss.untimed:
             yield f"{key}: timed {timed_share(numbers.loss)}"
@@ -153,6 +149,22 @@ def figures(fit: Fit) -> Iterable[str]:
             count = share.figures.uncompared
             others = f", at {counted_shapes(count)} not compared with the table or rule in use" if count else ""
             yield f"  {share.key} {percent(share.cost)}{others}"
+
+
+def certificate(numbers: Figures) -> str:
+    """The proved gap of a tree: `within 0.05 % of the best 8-leaf tree of these configs`."""
+    if numbers.joined:
+        return f"more than {MAX_BINS} combinations of sizes; the nearest are merged, nothing is proved"
+    limits = numbers.limits + " nowhere slower than the baseline" * numbers.strict
+    text = f"{_within(numbers.gap)}the best {numbers.leaves}-leaf tree{limits}"
+    if numbers.few:
+        bound, mean = numbers.few
+        text += f", these configs {_within(mean - bound)}the best {numbers.configs}"
+    return text
+
+
+def _within(gap: int) -> str:
+    return f"within {percent_up(gap)} of " if gap > 0 else ""
 
 
 def _beyond(fit: Fit) -> Iterable[str]:

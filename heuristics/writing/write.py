@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from normtune.errors import UsageError
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import FIRST_LINE, is_edited, lines_above, parse
+from normtune.kernels.tablefile.header import FIRST_LINE, comment_of, is_edited, parse
 from normtune.kernels.tablefile.syntax import has_comments
 from normtune.results.atomic import replaced
 from normtune.results.paths import check_place
@@ -121,7 +121,7 @@ def not_as_written(path: Path) -> str:
     _begins(path, 1)
     try:
         text = locate.read(path)
-        lines_above(text)
+        comment_of(text.split("\n"))
     except (UsageError, ValueError):
         return "it exists and normtune did not write it"
     try:
@@ -157,8 +157,8 @@ def write_table(text: str, path: Path) -> None:
     """
     above = ""
     with suppress(UsageError, ValueError):  # there is no table
-        old = locate.read(path)
-        above = "".join(f"{line}\n" for line in old.split("\n")[: lines_above(old)])
+        lines = locate.read(path).split("\n")
+        above = "".join(f"{line}\n" for line in lines[: comment_of(lines).start])
     with replaced(path) as temporary:
         temporary.write_text(above + text, "utf-8", newline="\n")
 

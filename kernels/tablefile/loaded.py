@@ -1,23 +1,18 @@
-"""A loaded table: its functions, by key.
+"""A loaded table: its trees, by key.
 
-In: what `locate.load` reads from a file. Out: the function of a key, which returns a config as a plain tuple. Standard
-library only, because dispatch asks it.
+In: what `locate.load` reads from a file, whose code is never run. Out: the function of a key, which returns a config.
+Standard library only, because dispatch asks it.
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import NamedTuple
 
 from normtune.kernels.box import Box
-from normtune.kernels.config import Config, Knob, class_of
+from normtune.kernels.config import Config
 from normtune.kernels.key import Key
-from normtune.kernels.problem import AXES
 from normtune.kernels.tablefile.header import Header
-from normtune.kernels.tablefile.tree import Tree
-
-# A config as the plain tuple of its fields.
-ConfigFields = tuple[int | str, ...]
+from normtune.kernels.tablefile.tree import Tree, choose
 
 
 class LoadedTable(NamedTuple):
@@ -25,9 +20,7 @@ class LoadedTable(NamedTuple):
 
     Attributes:
         source: its file.
-        header: its header.
-        tables: by key a function of sizes, (rows, hidden), that returns a config as a plain tuple.
-        lookup: a function of a key's text, dtype and the same sizes that returns a config.
+        header: its facts.
         trees: by key the tree of a function.
         measured: the box of the measured sizes of each key with data.
         axes: the names of the sizes.
@@ -35,51 +28,44 @@ class LoadedTable(NamedTuple):
 
     source: Path
     header: Header
-    tables: dict[Key, Callable[..., ConfigFields]]
-    lookup: Callable[..., ConfigFields]
     trees: Mapping[Key, Tree]
     measured: Mapping[Key, Box]
-    axes: tuple[str, ...] = AXES
+    axes: tuple[str, ...]
 
-    def function(self, key: Key) -> Callable[..., ConfigFields] | None:
+    def lookup(self, operator: str, dtype: str, *shape: int) -> Config:
+        """The config at a shape of as many sizes as the table's axes, as `lookup` of its module.
+
+        Raises:
+            ValueError: there is no table for this operator and dtype, or the shape has another number of sizes.
+        """
+        key = Key.parse(operator, dtype)
+        key = key if key in self.trees else key.nearest(self.trees)
+        if key not in self.trees:
+            known = ", ".join(map(str, self.trees))
+            raise ValueError(f"no table for {operator!r} in {dtype!r}: expected one of {known}")
+        if len(shape) != len(self.axes):
+            raise ValueError(f"{len(shape)} sizes: expected {', '.join(self.axes)}")
+        return choose(self.trees[key], shape, self.axes)
+
+    def function(self, key: Key) -> Callable[..., Config] | None:
         """The function of a key; without one of its modes, the plain operator's; None if there is neither.
 
-        For named integers that the table lacks, the function of the nearest ones. If the functions take a third size,
-        it is set to the key's.
+        It takes sizes, (rows, hidden). For named integers that the table lacks, it is that of the nearest ones. If the
+        trees have a third size, it is set to the key's.
         """
         name = self.name(key)
         if name is None:
             return None
-        third = tuple(value for axis, value in key.sizes if axis in self.axes)
-        return partial(_with_third, self.tables[name], third) if third else self.tables[name]
+        tree, third = self.trees[name], tuple(value for axis, value in key.sizes if axis in self.axes)
+        return lambda *shape: choose(tree, (*shape, *third), self.axes)
 
     def name(self, key: Key) -> Key | None:
         """The key in the table whose function `function` returns."""
-        return next((name for name in self.names(key) if name in self.tables), None)
+        return next((name for name in self.names(key) if name in self.trees), None)
 
     def names(self, key: Key) -> tuple[Key, ...]:
         """The keys whose function `function` returns, the first that exists."""
         key = key.without(self.axes)
-        if key.sizes and not self.tables.keys() & {*key.names}:
-            key = key.nearest(self.tables)
+        if key.sizes and not self.trees.keys() & {*key.names}:
+            key = key.nearest(self.trees)
         return key.names
-
-    def answer(self, key: Key) -> Callable[..., Config] | None:
-        """The same as `function`, but of functions that return a `Config`."""
-        function = self.function(key)
-        return None if function is None else lambda *shape: config_of(function(*shape))
-
-
-def _with_third(function: Callable[..., ConfigFields], third: tuple[int, ...], *shape: int) -> ConfigFields:
-    return function(*shape, *third)
-
-
-def config_of(entry: ConfigFields) -> Config:
-    """A config as a plain tuple converted to a `Config` with the same knobs."""
-    return _class_of(type(entry))(*entry)
-
-
-@cache
-def _class_of(kind: Any) -> type[Config]:
-    hints, defaults = get_type_hints(kind), kind._field_defaults
-    return class_of(tuple(Knob(name, hints[name], default=defaults.get(name)) for name in kind._fields))

@@ -13,31 +13,27 @@ import os
 import re
 import stat
 from functools import cache, partial
-from inspect import signature
 from pathlib import Path
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.arguments import checked
-from normtune.kernels.box import Box
-from normtune.kernels.key import Key, family_of
+from normtune.kernels.key import family_of
 from normtune.kernels.tablefile.header import Header, parse
 from normtune.kernels.tablefile.loaded import LoadedTable
-from normtune.kernels.tablefile.parse import trees
+from normtune.kernels.tablefile.parse import decisions
 from normtune.kernels.tablefile.selection import TableSelection
-from normtune.kernels.tablefile.syntax import parsed
 from normtune.kernels.target import plain_name
 
 VARIABLE = "NORMTUNE_TABLE"
 SHIPPED = Path(__file__).parents[2] / "heuristics" / "tables"
 # The table of the H200 has 37 KB.
 MAX_BYTES = 1 << 20
-_MOST_CHARACTERS = 160
 _UNMEASURED = ", which is unmeasured there"
 
 
 def selection_of(table: LoadedTable, source: str = "", others: TableSelection | None = None) -> TableSelection:
     """A table that is asked first, and then others."""
-    families = {key.family for key in table.tables}
+    families = {key.family for key in table.trees}
     return TableSelection(((families, lambda: table), *(others.tables if others else ())), source)
 
 
@@ -173,7 +169,7 @@ def quoted(path: str | os.PathLike[str]) -> str:
 
 @checked
 def load_table(table: str | os.PathLike[str]) -> LoadedTable:
-    """Load a table for look-ups, after a check that its code does nothing else.
+    """Load a table for look-ups; its code is read, and never run.
 
     Args:
         table: a file that `normtune fit` wrote; if it does not exist, the name of a shipped table: `nvidia-h200`,
@@ -194,30 +190,17 @@ def load_table(table: str | os.PathLike[str]) -> LoadedTable:
 
 
 def load(path: str | os.PathLike[str]) -> LoadedTable:
-    """Load a table. The file is executed only if its syntax proves that it does nothing but choose configs.
+    """Load a table. Its code is read, and never run.
 
     Raises:
-        UsageError: the file cannot be read, has no header of a table, or code of another form.
+        UsageError: the file cannot be read, has no facts of a table, or code of another form.
     """
-    text = read(path)
-    name = quoted(path)
+    text, name = read(path), quoted(path)
     header, _ = parse(text, name)
-    names: dict[str, object] = {"__name__": f"normtune.heuristics.tables._{slug(Path(path).stem)}", "__file__": name}
     try:
-        tree_of_key = trees(text)
-        exec(compile(parsed(text), name, "exec"), names)
-        tables, lookup, measured = names["TABLES"], names["lookup"], names["MEASURED"]
+        return LoadedTable(Path(path), header, *decisions(text))
     except NormtuneError as error:
         raise UsageError(f"table {name} cannot be used: {error}; fit it again") from None
-    except Exception as error:  # any error becomes one that names the file
-        why = f"it raises {type(error).__name__}: {str(error)[:_MOST_CHARACTERS]}"
-        raise UsageError(f"table {name} cannot be used: {why}; fit it again") from None
-    if not isinstance(tables, dict) or not isinstance(measured, dict) or not callable(lookup):
-        raise AssertionError("a table in the form that normtune writes has TABLES, MEASURED and lookup")
-    by_key = {Key.parse(*entry): function for entry, function in tables.items()}
-    axes = tuple(signature(lookup).parameters)[2:]
-    boxes = {Key.parse(*entry): Box.of(**sizes) for entry, sizes in measured.items()}
-    return LoadedTable(Path(path), header, by_key, lookup, tree_of_key, boxes, axes)
 
 
 def header_of(path: str | os.PathLike[str]) -> Header:

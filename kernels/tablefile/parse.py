@@ -1,16 +1,18 @@
 """Parse the code of a table into trees; code of any other form is refused.
 
-In: the text of a table. Out: its trees. The trees come from the file that users run, so a check of these trees is a
-check of that file. A file that passes is safe to run, whoever edited it: it names configs, compares products of sizes
-with numbers, and does nothing else.
+In: the text of a table. Out: its trees and measured sizes. They come from the file that users run, so a check of them
+is a check of that file. A file that passes is safe to import, whoever edited it: it names configs, compares products of
+sizes with numbers, and does nothing else. normtune does not import it.
 """
 
 import ast
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError
+from normtune.kernels.box import Box
 from normtune.kernels.config import KINDS, Config, Knob, check_values, class_of
 from normtune.kernels.derived_size import normal_form
 from normtune.kernels.key import Key, is_operator
@@ -20,15 +22,38 @@ from normtune.kernels.tablefile.syntax import UNREADABLE, parsed
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, comparison
 
 
+class Decisions(NamedTuple):
+    """What the code of a table says.
+
+    Attributes:
+        trees: by key.
+        measured: the box of the measured sizes of each key with data.
+        axes: the names of the sizes.
+    """
+
+    trees: dict[Key, Tree]
+    measured: dict[Key, Box]
+    axes: tuple[str, ...]
+
+
 def trees(text: str) -> dict[Key, Tree]:
     """Trees of a table, by key.
 
     Raises:
         NormtuneError: the code has a form that normtune does not write.
     """
+    return decisions(text).trees
+
+
+def decisions(text: str) -> Decisions:
+    """Trees, measured sizes and axes of a table.
+
+    Raises:
+        NormtuneError: the code has a form that normtune does not write.
+    """
     try:
         module = parsed(text)
-        return _trees(module, _axes(module))
+        return _decisions(module, _axes(module))
     # Nesting too deep for Python's parser raises one of the last two.
     except UNREADABLE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -52,9 +77,18 @@ _NAMES |= {"Callable", "NamedTuple", "Fraction", "int", "str", "dict", "tuple", 
 
 
 class _Frame(NamedTuple):
-    """The parts that all tables share, as text of their syntax: the first statements, and the last ones."""
+    """The parts that all tables with the same sizes and classes share, as text of their syntax.
+
+    Attributes:
+        opening: the first statements.
+        classes: between the functions and the configs.
+        closing: the last statements.
+        arguments: of every function.
+        tables: the type of the list of functions.
+    """
 
     opening: tuple[str, ...]
+    classes: tuple[str, ...]
     closing: tuple[str, ...]
     arguments: str
     tables: str
@@ -70,12 +104,12 @@ def _frame(of: template.Form, classes: tuple[tuple[str, tuple[Knob, ...]], ...],
     if not classes:
         raise ValueError("a class of configs is missing")
     knobs = dict(classes)
-    parts = of.opening(knobs, has_sizes), of.closing(knobs, has_sizes)
-    opening, closing = (tuple(map(_syntax, ast.parse(part).body)) for part in parts)
+    parts = of.opening(has_sizes), "\n".join(template.class_texts(knobs)), of.closing(knobs, has_sizes)
+    opening, defined, closing = (tuple(map(_syntax, ast.parse(part).body)) for part in parts)
     function, tables = ast.parse(f"{of.function('f')}\n    pass\n{of.tables(knobs)} {{}}").body
     if not isinstance(function, ast.FunctionDef) or not isinstance(tables, ast.AnnAssign):
         raise AssertionError("the form of a table has no signature")
-    return _Frame(opening, closing, ast.dump(function.args), ast.dump(tables.annotation))
+    return _Frame(opening, defined, closing, ast.dump(function.args), ast.dump(tables.annotation))
 
 
 def _class(node: ast.stmt) -> tuple[str, tuple[Knob, ...]] | None:
@@ -121,68 +155,82 @@ def _syntax(node: ast.stmt) -> str:
     return ast.dump(node)
 
 
-def _trees(module: ast.Module, axes: tuple[str, ...]) -> dict[Key, Tree]:
-    """Trees of a module, whose functions take the sizes `axes`.
+def _decisions(module: ast.Module, axes: tuple[str, ...]) -> Decisions:
+    """What a module says, whose functions take the sizes `axes`.
 
     Raises:
         ValueError: a statement has another form.
     """
-    of = template.of_axes(axes)
-    classes = dict(defined for node in module.body if (defined := _class(node)))
-    has_sizes = any(isinstance(node, ast.FunctionDef) and node.name == "_nearest" for node in module.body)
+    of, statements = template.of_axes(axes), module.body
+    classes = dict(defined for node in statements if (defined := _class(node)))
+    has_sizes = any(isinstance(node, ast.FunctionDef) and node.name == "_nearest" for node in statements)
     frame = _frame(of, tuple(classes.items()), has_sizes)
-    class_of_name = {name: class_of(knobs) for name, knobs in classes.items()}
-    body = module.body[len(frame.opening) : len(module.body) - len(frame.closing)]
-    around = module.body[: len(frame.opening)], module.body[len(frame.opening) + len(body) :]
-    for nodes, expected in zip(around, (frame.opening, frame.closing), strict=True):
-        for node, syntax in zip_longest(nodes, expected):
+    first = next(place for place, node in enumerate(statements) if isinstance(node, ast.ClassDef))
+    last = max(0, len(statements) - len(frame.closing))
+    for start, expected in ((0, frame.opening), (first, frame.classes), (last, frame.closing)):
+        for node, syntax in zip_longest(statements[start : start + len(expected)], expected):
             if node is None or _syntax(node) != syntax:
                 raise ValueError(f"line {node.lineno}" if node else "a part is missing")
-    measured = body.pop() if body else None
-    configs: dict[str, Config] = {}
+    decisions = statements[len(frame.opening) : first]
+    if len(decisions) < 2:
+        raise ValueError("a part is missing")
+    *code, tables, measured = decisions
+    class_of_name = {name: class_of(knobs) for name, knobs in classes.items()}
+    configs = _configs(statements[first + len(frame.classes) : last], class_of_name)
     functions: dict[str, Tree] = {}
-    tree_of_key: dict[Key, Tree] | None = None
-    for node in body:
+    for node in code:
         match node:
-            case _ if tree_of_key is not None:
-                raise ValueError(f"line {node.lineno}")
-            case ast.Assign(
-                targets=[ast.Name(name)],
-                value=ast.Call(func=ast.Name(of_class), args=[], keywords=keywords),
-            ) if name not in (*configs, *functions) and of_class in class_of_name:
-                configs[name] = _config(class_of_name[of_class], keywords, node.lineno)
             case ast.FunctionDef(
                 name=name, args=arguments, body=body, decorator_list=[], returns=ast.expr() as returns
             ) if ast.dump(arguments) == frame.arguments and name not in (*configs, *functions):
                 if sum(isinstance(part, ast.If) for part in ast.walk(node)) > _MOST_CUTS:
                     raise ValueError(f"line {node.lineno}: a function of over {_MOST_CUTS} thresholds")
                 functions[name] = _tree(axes, body, _answers(returns, configs, class_of_name))
-            case ast.AnnAssign(
-                target=ast.Name("TABLES"), annotation=annotation, value=ast.Dict(keys=keys, values=values)
-            ) if ast.dump(annotation) == frame.tables:
-                tree_of_key = dict(_entry(pair, functions, node.lineno) for pair in zip(keys, values, strict=True))
             case _:
                 raise ValueError(f"line {node.lineno}")
+    match tables:
+        case ast.AnnAssign(
+            target=ast.Name(template.LIST), annotation=annotation, value=ast.Dict(keys=keys, values=values)
+        ) if ast.dump(annotation) == frame.tables:
+            tree_of_key = dict(_entry(pair, functions, tables.lineno) for pair in zip(keys, values, strict=True))
+        case _:
+            raise ValueError(f"line {tables.lineno}")
     names = {*configs, *functions}
     if (
-        tree_of_key is None
-        or names & {size.partition(":")[0] for size in of.sizes}
+        names & {size.partition(":")[0] for size in of.sizes}
         or (_NAMES | set(class_of_name)) & names
         or _NAMES & set(class_of_name)
     ):
-        raise ValueError("a part is missing")
+        raise ValueError("a name has another meaning")
     # Python's own names, such as `__annotations__`, which has the type of `TABLES`.
     if own := sorted(name for name in names | set(class_of_name) if name.startswith("__") and name.endswith("__")):
         raise ValueError(f"the name {own[0][:40]}")
-    _check_measured(measured, axes, tree_of_key)
-    return tree_of_key
+    return Decisions(tree_of_key, _measured(measured, axes, tree_of_key), axes)
+
+
+def _configs(nodes: Sequence[ast.stmt], classes: Mapping[str, type[Config]]) -> dict[str, Config]:
+    """The configs of statements that each name one, by name.
+
+    Raises:
+        ValueError: a statement has another form, or names an earlier config.
+    """
+    configs: dict[str, Config] = {}
+    for node in nodes:
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(name)], value=ast.Call(func=ast.Name(of_class), args=[], keywords=keywords)
+            ) if name not in configs and of_class in classes:
+                configs[name] = _config(classes[of_class], keywords, node.lineno)
+            case _:
+                raise ValueError(f"line {node.lineno}")
+    return configs
 
 
 _SIZES_TYPE = ast.dump(ast.parse(f"{template.SIZES} {{}}").body[0].annotation)  # type: ignore[attr-defined]
 
 
-def _check_measured(node: ast.stmt | None, axes: tuple[str, ...], trees: dict[Key, Tree]) -> None:
-    """Refuse a statement that does not give the measured sizes of every function, along each axis.
+def _measured(node: ast.stmt, axes: tuple[str, ...], trees: dict[Key, Tree]) -> dict[Key, Box]:
+    """The measured sizes of each key with data, from their statement.
 
     Raises:
         ValueError: it has another form, or a function lacks its sizes.
@@ -193,18 +241,21 @@ def _check_measured(node: ast.stmt | None, axes: tuple[str, ...], trees: dict[Ke
         ):
             line = f"line {node.lineno}"
         case _:
-            raise ValueError(f"line {node.lineno}" if node else "a part is missing")
+            raise ValueError(f"line {node.lineno}")
+    boxes: dict[Key, Box] = {}
     without_sizes = {id(tree) for tree in trees.values()}
     try:
         for entry, sizes in ast.literal_eval(value).items():
             if tuple(sizes) != axes or not all(map(_is_interval, sizes.values())):
                 raise ValueError(line)
             key = Key.parse(*entry)
+            boxes[key] = Box.of(**sizes)
             without_sizes -= {id(trees[name]) for name in key.names if name in trees}
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, ValueError):  # literal_eval names the address of what is no literal
         raise ValueError(line) from None
     if without_sizes:
         raise ValueError(f"{line}: a function without measured sizes")
+    return boxes
 
 
 def _is_interval(ends: object) -> bool:
@@ -220,10 +271,11 @@ def _answers(returns: ast.expr, configs: dict[str, Config], classes: dict[str, t
     Raises:
         ValueError: the annotation is neither.
     """
-    if isinstance(returns, ast.Name) and returns.id in classes:
-        return {name: config for name, config in configs.items() if type(config) is classes[returns.id]}
-    if ast.unparse(returns) == template.ANY_CLASS:
-        return configs
+    match returns:
+        case ast.Constant(template.ANY_CLASS):
+            return configs
+        case ast.Constant(str(of_class)) if of_class in classes:
+            return {name: config for name, config in configs.items() if type(config) is classes[of_class]}
     raise ValueError(f"line {returns.lineno}")
 
 

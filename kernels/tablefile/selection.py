@@ -13,7 +13,7 @@ from normtune.kernels.box import EVERYWHERE, Box, Interval
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.problem import MAX_ROWS
-from normtune.kernels.tablefile.loaded import ConfigFields, LoadedTable, config_of
+from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.tablefile.tree import regions
 
 
@@ -29,7 +29,7 @@ class BoundedFunction(NamedTuple):
     """
 
     box: Box
-    function: Callable[..., ConfigFields]
+    function: Callable[..., Config]
     key: Key
     is_of_key: bool
     table: LoadedTable
@@ -104,7 +104,7 @@ class TableSelection(NamedTuple):
         functions = self.functions(key)
 
         def config(*shape: int) -> Config | None:
-            return next((config_of(one.function(*shape)) for one in functions if one.box.holds(shape)), None)
+            return next((one.function(*shape) for one in functions if one.box.holds(shape)), None)
 
         return config
 

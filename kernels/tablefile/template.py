@@ -26,10 +26,7 @@ _OPENING = '''
 """{docstring}"""
 
 from collections.abc import Callable
-{imports}from typing import NamedTuple
-
-
-'''
+{imports}from typing import NamedTuple'''
 
 _CLASS = '''class {name}(NamedTuple):
     """How a kernel is launched.
@@ -42,9 +39,7 @@ _CLASS = '''class {name}(NamedTuple):
 
 # In tables of operators with named integers: unmeasured integers get the function of the nearest ones.
 _IMPORTS = "from fractions import Fraction\n"
-_NEAREST = '''
-
-def _sizes(operator: str) -> dict[str, int]:
+_NEAREST = '''def _sizes(operator: str) -> dict[str, int]:
     """The named integers of an operator: {"heads": 8} of `norm.heads=8:no_rstd`."""
     pairs = (part.partition("=") for part in operator.partition(":")[0].split(".")[1:])
     return {name: int(value) for name, _, value in pairs if value.isdecimal()}
@@ -70,11 +65,11 @@ def _nearest(operator: str, dtype: str) -> str:
         ratios[known] = [ratio, *map(Fraction, own.values())]
     near = min(ratios, key=ratios.__getitem__) if sizes and ratios else name
     return near + colon + variant
+
+
 '''
 
-_CLOSING = '''
-
-{lookup}
+_CLOSING = '''{lookup}
     """{docstring}
 
     Beyond the sizes in `MEASURED` the answers are those of the outermost regions.
@@ -115,18 +110,42 @@ class Form(NamedTuple):
     docstring: str
     answer: str
 
-    def opening(self, classes: "Classes", has_sizes: bool = False) -> str:
-        """Everything above the configs.
+    def code(
+        self,
+        functions: Sequence[str],
+        entries: Sequence[str],
+        boxes: Sequence[str],
+        classes: "Classes",
+        configs: Sequence[str],
+        has_sizes: bool = False,
+    ) -> str:
+        """The code of a table, which opens with its decision.
 
         Args:
+            functions: each a text.
+            entries: lines of the list of functions.
+            boxes: lines of the measured sizes.
             classes: the classes of configs.
+            configs: the statements that name configs.
             has_sizes: whether an operator has named integers.
         """
-        defined = "\n\n\n".join(_class(name, knobs) for name, knobs in classes.items())
-        return _OPENING.format(docstring=self.docstring, imports=_IMPORTS if has_sizes else "") + defined
+        parts = [
+            self.opening(has_sizes),
+            *functions,
+            "\n".join([f"{self.tables(classes)} {{", *entries, "}"]),
+            "\n".join([f"{SIZES} {{", *boxes, "}"]),
+            *class_texts(classes),
+            "\n".join(configs),
+            self.closing(classes, has_sizes),
+        ]
+        return "\n\n\n".join(parts)
 
-    def function(self, name: str, answer: str = ONE_CLASS) -> str:
-        """First lines of a function that returns configs of the class `answer`."""
+    def opening(self, has_sizes: bool = False) -> str:
+        """Everything above the functions; `has_sizes`: whether an operator has named integers."""
+        return _OPENING.format(docstring=self.docstring, imports=_IMPORTS if has_sizes else "")
+
+    def function(self, name: str, answer: str = f'"{ONE_CLASS}"') -> str:
+        """First lines of a function that returns configs of the type `answer`, as of `any_of`."""
         return _typed(name, self.sizes, answer)
 
     def tables(self, classes: "Classes") -> str:
@@ -135,7 +154,7 @@ class Form(NamedTuple):
         return f"{LIST}: dict[tuple[str, str], Callable[[{kinds}], {any_of(classes)}]] ="
 
     def closing(self, classes: "Classes", has_sizes: bool = False) -> str:
-        """Everything below that list; arguments as for `opening`."""
+        """Everything below the configs."""
         lookup = _typed("lookup", ("operator: str", "dtype: str", *self.sizes), any_of(classes))
         names = ", ".join(size.partition(":")[0] for size in self.sizes)
         operator = "_nearest(operator, dtype)" if has_sizes else "operator"
@@ -158,12 +177,17 @@ def literal(value: object) -> str:
 
 
 def any_of(classes: Classes) -> str:
-    """The type of a config of any of these classes."""
-    return next(iter(classes)) if len(classes) == 1 else ANY_CLASS
+    """The type of a config of any of these classes, in quotes, as the classes are defined below the functions."""
+    return f'"{next(iter(classes)) if len(classes) == 1 else ANY_CLASS}"'
 
 
 def _typed(name: str, arguments: Sequence[str], answer: str) -> str:
     return in_parentheses(f"def {name}", arguments, f" -> {answer}:")
+
+
+def class_texts(classes: Classes) -> list[str]:
+    """The statements that define the classes of configs."""
+    return [_class(name, knobs) for name, knobs in classes.items()]
 
 
 def _class(name: str, knobs: Sequence[Knob]) -> str:

@@ -75,9 +75,12 @@ def path(tree: Tree, shape: Shape, axes: Sequence[str] = AXES) -> Iterator[Tree]
 
 def choose(tree: Tree, shape: Shape, axes: Sequence[str] = AXES) -> Config:
     """The config of the leaf of a shape; `axes` names its sizes."""
-    *_, leaf = path(tree, shape, axes)
-    assert isinstance(leaf, Leaf)
-    return leaf.config
+    sizes = dict(zip(axes, shape, strict=False))
+    while isinstance(tree, Split):
+        axis, threshold, low, high = tree
+        size = sizes[axis] if axis in sizes else size_along(axis, axes, shape)
+        tree = high if size > threshold or (size == threshold and comparison(axis) == ">=") else low
+    return tree.config
 
 
 def leaf_of(tree: Tree, shape: Shape, axes: Sequence[str] = AXES) -> int:

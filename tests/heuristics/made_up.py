@@ -11,7 +11,7 @@ import numpy as np
 from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.fitting.figures import Figures, Loss
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
-from normtune.heuristics.writing.entries import with_lines
+from normtune.heuristics.writing.entries import table_text
 from normtune.heuristics.writing.regenerate import Command, command_of
 from normtune.kernels.box import Box, Interval
 from normtune.kernels.key import Key
@@ -103,11 +103,23 @@ def options_of(text):
     return as_command(text).fit_options()
 
 
+def module_of(text):
+    """The names of a table's module, which runs."""
+    names = {"__name__": "table"}
+    exec(compile(text, "table", "exec"), names)
+    return names
+
+
+def regenerate(header):
+    """The command of a header as a line for a shell."""
+    return command_of(header).line()
+
+
 def rehashed(text, **facts):
     """The text of a table with the hash of its own body and other facts, as if it had been written so."""
     header, body = parse(text, "table")
     changed = {"command": encoded(command_of(header))} | facts | {"body": body_hash(body)}
-    return f"{with_lines(header._replace(**changed)).text()}\n{body}"
+    return table_text(header._replace(**changed), body)
 
 
 def everywhere(functions):

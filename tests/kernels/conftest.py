@@ -6,23 +6,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from normtune.heuristics.writing.entries import table_text
 from normtune.kernels.problem import AXES, MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import body_hash
-from normtune.kernels.tablefile.template import SIZES, of_axes
+from normtune.kernels.tablefile.template import of_axes
 from normtune.kernels.target import Target
 
 CLASSES = {"Config": RMSNormConfig.knobs}
 _FORM = of_axes(AXES)
-_CODE = f"""
+_CONFIGS = """
 FEW = Config(schedule="row", block_row=1, num_warps=2)
 MANY = Config(schedule="split", block_row=1, num_warps=2, block_col=64)
 FEW_BACKWARD = Config(schedule="persistent", block_row=1, num_warps=2, programs_per_sm=1, finish="reduce")
 MANY_BACKWARD = Config(schedule="split", block_row=1, num_warps=2, programs_per_sm=1, finish="reduce", block_col=64)
 PARTS = Config(schedule="parts", block_row=1, num_warps=2, programs_per_sm=1)
-
-
+""".strip()
+_FUNCTIONS = f"""
 {_FORM.function("forward")}
     if rows >= 16:
         return MANY
@@ -47,7 +48,7 @@ PARTS = Config(schedule="parts", block_row=1, num_warps=2, programs_per_sm=1)
 
 {_FORM.function("in_parts")}
     return PARTS
-"""
+""".strip()
 _OF_NORM = {"rms_norm_forward": "forward", "rms_norm_backward": "backward"}
 _PLAIN = _OF_NORM | dict.fromkeys(("fused_add_rms_norm_forward", "rms_norm_gated_forward"), "in_parts")
 _INVARIANT = {f"{key}:batch_invariant": f"{name}_invariant" for key, name in _OF_NORM.items()}
@@ -106,17 +107,12 @@ def write_table(tmp_path: Path) -> Callable[[bool], Path]:
 
     def write(invariant: bool) -> Path:
         entries = _PLAIN | (_INVARIANT if invariant else {})
-        lines = "".join(f'    ("{key}", "float32"): {name},\n' for key, name in entries.items())
-        sizes = "".join(
-            f'    ("{key}", "float32"): {{"rows": (1, {MAX_ROWS}), "hidden": (1, 65536)}},\n' for key in entries
-        )
-        body = (
-            f"{_FORM.opening(CLASSES)}\n{_CODE}\n{_FORM.tables(CLASSES)} {{\n{lines}}}\n"
-            f"{SIZES} {{\n{sizes}}}\n{_FORM.closing(CLASSES)}"
-        )
+        lines = [f'    ("{key}", "float32"): {name},' for key, name in entries.items()]
+        sizes = [f'    ("{key}", "float32"): {{"rows": (1, {MAX_ROWS}), "hidden": (1, 65536)}},' for key in entries]
+        body = _FORM.code([_FUNCTIONS], lines, sizes, CLASSES, [_CONFIGS])
         header = next(iter(locate.shipped().values()))._replace(body=body_hash(body))
         path = tmp_path / f"table_{invariant}.py"
-        path.write_text(f"{header.text()}\n{body}")
+        path.write_text(table_text(header, body))
         return path
 
     return write

@@ -9,13 +9,14 @@ from normtune.kernels.problem import ITEMSIZE, MAX_ROWS
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, target_for
 from normtune.kernels.tiles import trial
+from normtune.tests.heuristics.made_up import module_of
 from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.pool import Candidate
 
 TABLES = {path.stem: locate.load(path) for path in locate.shipped()}
 # Tables of RMSNorm; the launches of its relatives are run by their own tests.
-OWN = {name: table for name, table in TABLES.items() if all(operator(key.operator).is_default for key in table.tables)}
+OWN = {name: table for name, table in TABLES.items() if all(operator(key.operator).is_default for key in table.trees)}
 ROWS = (*(2**power for power in range(19)), 3, 100, 5000, MAX_ROWS)
 HIDDEN = (1, 64, 96, 128, 200, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 5120, 8192, 12288, 16384, 32768, 65536)
 INTERPRETED = TARGETS["sm_80"]._replace(sms=3)  # the interpreter knows no dependent launches and no rows fetched ahead
@@ -24,12 +25,13 @@ INTERPRETED = TARGETS["sm_80"]._replace(sms=3)  # the interpreter knows no depen
 def used(table):
     """(key, config) to the problems that get it, over shapes within and beyond the measured box."""
     found = defaultdict(list)
-    for key, look_up in table.tables.items():
+    lookup = module_of(table.source.read_text())["lookup"]
+    for key in table.trees:
         spec = operator(key.operator)
         for hidden in HIDDEN:
             for rows in ROWS if hidden <= spec.max_hidden else ():
                 problem = spec.problem(rows, hidden, key.dtype, key.usual.variant)
-                found[key, spec.config(*look_up(rows, hidden))].append(problem)
+                found[key, spec.config(*lookup(key.text, key.dtype, rows, hidden))].append(problem)
     return found
 
 
@@ -62,7 +64,7 @@ def test_there_are_tables():
     for table in OWN.values():
         tried = interpreted(table)
         assert len(tried) >= 20
-        assert {spec.name for spec, *_ in tried} == {key.operator for key in table.tables}
+        assert {spec.name for spec, *_ in tried} == {key.operator for key in table.trees}
 
 
 def launches(table, target):

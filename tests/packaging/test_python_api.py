@@ -97,7 +97,7 @@ def test_measurements_are_rows_in_the_order_that_is_asked_for() -> None:
 def test_a_table_is_found_by_name_or_file() -> None:
     by_name = normtune.load_table(TABLE)
     assert by_name.header == normtune.load_table(by_name.source).header
-    answer = by_name.answer(Key.parse("rms_norm_forward", "bfloat16"))
+    answer = by_name.function(Key.parse("rms_norm_forward", "bfloat16"))
     assert answer is not None and isinstance(answer(4096, 1024), normtune.Config)
     report = normtune.check(by_name.source, quick=True)
     assert (report.failures, report.stale) == ((), ())

@@ -18,11 +18,11 @@ from normtune.heuristics.fitting.options import MOST_LEAVES
 from normtune.heuristics.regret.legality import Legality, Registered, is_known_to_fit, registered
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.writing import named_files
-from normtune.heuristics.writing.entries import decisions, ends, with_lines
+from normtune.heuristics.writing.entries import comment, decisions, ends
 from normtune.heuristics.writing.regenerate import command_of, is_plain
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import UNPAIRED, Header, is_edited, lines_above, parse
+from normtune.kernels.tablefile.header import UNPAIRED, Header, comment_of, is_edited, parse
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.syntax import statements
 from normtune.kernels.tablefile.tree import Tree
@@ -33,7 +33,7 @@ from normtune.tuner.staleness.table import changed_kernels
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
-# Name and evidence of the data behind a table; None if its header names a store.
+# Name and evidence of the data behind a table; None if its command names a store.
 LoadEvidence = Callable[[], "tuple[str, Evidence] | None"]
 _DIFF_LINES = 24
 # Seconds after which a damaged table is read again.
@@ -80,12 +80,12 @@ def check(
     notes: list[str] = []
     if is_edited(header, body):
         failures.append(
-            f"it was edited by hand: its code does not match the hash in its header; {_refit_advice(header)}"
+            f"it was edited by hand: its code does not match the hash in its facts; {_refit_advice(header)}"
         )
     if not is_plain(header):
-        failures.append(f"its line Regenerate would run more than `normtune fit`: {_refit_advice(header)}")
-    elif _words(text[: len(text) - len(body)]) != _written(header):
-        failures.append(f"its header has other lines than those that normtune writes; {_refit_advice(header)}")
+        failures.append(f"its command cannot be read or writes into another folder: {_refit_advice(header)}")
+    elif not _is_commented(header, text):
+        failures.append(f"its first lines are not those that normtune writes for its facts; {_refit_advice(header)}")
     if header.data.unpaired:
         notes.append(f"its times are {UNPAIRED}: another program measured them, and their noise is unknown")
     if quick:
@@ -119,7 +119,8 @@ def _read(path: Path, again: bool = True) -> tuple[str, Header, str]:
     try:
         whole = locate.read(path)
         header, body = parse(whole, locate.quoted(path))
-        text = "\n".join(whole.split("\n")[lines_above(whole) :])
+        lines = whole.split("\n")
+        text = "\n".join(lines[comment_of(lines).start :])
     except NormtuneError:
         if not again:
             raise
@@ -132,8 +133,8 @@ def _read(path: Path, again: bool = True) -> tuple[str, Header, str]:
 
 def _refit_advice(header: Header) -> str:
     if not is_plain(header):
-        return "fit it again, but not by the command in its header, which normtune does not write so"
-    return f"`{header.regenerate}` in its folder writes it again"
+        return "fit it again, but not by its command"
+    return f"`{command_of(header).line()}` in its folder writes it again"
 
 
 def _against_data(
@@ -150,7 +151,7 @@ def _against_data(
         data = load()
         if data is None:
             notes.append(
-                "not fitted again: its header names a store and no file; --evidence of a fit writes the measurements "
+                "not fitted again: its command names a store and no file; --evidence of a fit writes the measurements "
                 "beside a table"
             )
             return []
@@ -169,7 +170,7 @@ def _against_data(
         )
         expected = module_text(again, command)
     except (NormtuneError, ValueError, OverflowError) as error:
-        return [f"its data cannot be fitted as its header says: {error}"]
+        return [f"its data cannot be fitted as its command says: {error}"]
     return _compared(expected, text, header, source, notes, options.leaves is not None)
 
 
@@ -179,7 +180,7 @@ def _compared(
     sides = [_canonical(side) for side in (text, expected)]
     if sides[0] == sides[1]:
         alike = "byte for byte" if expected == text else "but for its formatting"
-        limits = "; cross-validation and what shares a function are taken from its header" if is_decided else ""
+        limits = "; cross-validation and what shares a function are taken from its facts" if is_decided else ""
         notes.append(f"equal, {alike}, to a fit of {source}{limits}")
         return []
     table, refit = (side[:_MOST_LINES] for side in sides)
@@ -190,30 +191,25 @@ def _compared(
     return ["\n".join([f"it differs from a fit of {source}; {_refit_advice(header)}", *shown])]
 
 
-def _words(comment: str) -> list[str]:
-    """The words of a header, independent of line breaks."""
-    return [word for word in comment.split() if word != "#"]
-
-
-def _written(header: Header) -> list[str]:
-    """The words of the header that normtune writes for these facts; empty if it cannot."""
+def _is_commented(header: Header, text: str) -> bool:
+    """Whether a table has the comment at its top that normtune writes for its facts; False if there is none."""
+    lines = text.split("\n")
     try:
-        return _words(with_lines(header).text())
+        return "\n".join(lines[comment_of(lines)]) == comment(header)
     except UsageError:
-        return []
+        return False
 
 
 def _canonical(text: str) -> list[str]:
     """The lines of a table, independent of its formatter."""
     header, body = parse(text, "the table")
-    lines = [entry for entry in header.lines if entry[0] != "Regenerate"]  # checked separately
-    return [*header._replace(body="", lines=tuple(lines)).text().splitlines(), *statements(body)]
+    return [*statements(body), *header._replace(body="").text().splitlines()]
 
 
 def _timed(header: Header, load: LoadEvidence) -> "Iterator[tuple[recorded.RecordedCode | None, Evidence]]":
     """The measurements behind a table, by device, with the digests of their code.
 
-    Nothing if its header names a store, or a file that cannot be read, which is reported elsewhere.
+    Nothing if its command names a store, or a file that cannot be read, which is reported elsewhere.
     """
     from normtune.results.exchange.recording import load_recording
 

@@ -54,9 +54,7 @@ def function_lines(judged: Sequence[tuple[Checked, Judgement]], details: bool) -
 def next_lines(verdict: str, kernels_changed: bool) -> list[str]:
     """The next step for a stale table; empty for others."""
     stale = ", with --stale where they are stored" * kernels_changed
-    return [f"Next: sweep its operators{stale}, then fit with the options of its header; more: --details"] * (
-        verdict == STALE
-    )
+    return [f"Next: sweep its operators{stale}, then fit with its options; more: --details"] * (verdict == STALE)
 
 
 def plain_functions(judged: Sequence[tuple[Checked, Judgement]]) -> list[dict[str, Any]]:

@@ -61,7 +61,7 @@ def changed_kernels(
             if not names or any(change.suspects for change in changes):
                 stale, notes = _by_code(set().union(*cells), changes, unchanged)
                 return [*stale, *map(_stale_by_source, names)], [*foreign, *notes]
-            reason = "its measurements are of other kernels than those in its header"
+            reason = "its measurements are of other kernels than those in its facts"
     if not names:
         return [], [*foreign, *unchanged]
     return [*map(_stale_by_source, names)], [*foreign, f"whether their compiled code changed is not known: {reason}"]

@@ -39,7 +39,7 @@ def always(
     """
     finders = [cache(partial(_in_use, device))]
     if baseline is not None:
-        finders.append(cache(locate.load_table(baseline).answer))
+        finders.append(cache(locate.load_table(baseline).function))
     configs_of = {}
     for problem in problems:
         spec = operator(problem.operator)

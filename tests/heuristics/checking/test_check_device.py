@@ -113,9 +113,7 @@ def test_moved_thresholds_are_found_in_the_file(table: Path) -> None:
     assert re.search(r"^  \S+ \S+: STALE: .* loses more (than|on average than) the worst", result.stdout, re.MULTILINE)
     assert re.search(r"^    \d+ x \d+: [\d.]+ % slower than ", result.stdout, re.MULTILINE)
     assert re.search(r"\d+ of \d+ functions OK, \d+ STALE", result.stdout.splitlines()[2])
-    assert result.stdout.splitlines()[-1] == (
-        "  Next: sweep its operators, then fit with the options of its header; more: --details"
-    )
+    assert result.stdout.splitlines()[-1] == ("  Next: sweep its operators, then fit with its options; more: --details")
 
 
 @pytest.mark.slow
@@ -179,7 +177,7 @@ def test_a_table_of_another_gpu_is_measured_all_the_same(table: Path) -> None:
         "the present kernels were measured"
     ) in " ".join(result.stdout.split())
     assert (
-        "compiled code changed is not known: its measurements are of other kernels than those in its header"
+        "compiled code changed is not known: its measurements are of other kernels than those in its facts"
         in " ".join(result.stdout.split())
     )
 

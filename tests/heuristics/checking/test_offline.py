@@ -39,7 +39,7 @@ def test_a_table_of_a_recording_is_fitted_again_byte_for_byte(recorded: Evidence
         write(tmp_path / "table.py", module_text(fit(recorded, FitOptions(leaves=leaves)), as_command(command)))
     )
     assert (report.failures, report.stale) == ((), ())
-    limits = "" if leaves is None else "; cross-validation and what shares a function are taken from its header"
+    limits = "" if leaves is None else "; cross-validation and what shares a function are taken from its facts"
     assert f"equal, byte for byte, to a fit of recording test-gpu{limits}" in report.notes
 
 
@@ -56,7 +56,7 @@ def test_a_refit_does_not_cross_validate(recorded: Evidence, tmp_path: Path, mon
     monkeypatch.setattr(function, "cross_validated", refuse)
     result = check(path)
     assert result.failures == ()
-    assert any("cross-validation and what shares a function are taken from its header" in note for note in result.notes)
+    assert any("cross-validation and what shares a function are taken from its facts" in note for note in result.notes)
 
 
 def test_a_table_with_other_leaves_than_its_command_gives_is_not_called_equal(
@@ -106,12 +106,13 @@ def test_an_edit_with_a_mended_hash_is_found_by_the_data(recorded: Evidence, tmp
 
 
 @pytest.mark.long
-def test_a_changed_figure_in_the_header_is_found_by_the_data(recorded: Evidence, tmp_path: Path) -> None:
+def test_a_changed_figure_is_found_by_the_data(recorded: Evidence, tmp_path: Path) -> None:
     text = module_text(fit(recorded), as_command(COMMAND))
-    assert "worst 0.0" in text
+    assert "worst 0.0" in text and '"worst": 0' in text
     report = check(write(tmp_path / "table.py", text.replace("worst 0.0", "worst 0.1")))
-    assert "its header has other lines than those that normtune writes" in report.failures[0]
-    assert "differs from a fit of recording test-gpu" in report.failures[1]
+    assert "its first lines are not those that normtune writes for its facts" in report.failures[0]
+    report = check(write(tmp_path / "table.py", text.replace('"worst": 0', '"worst": 9')))
+    assert "differs from a fit of recording test-gpu" in report.failures[0]
 
 
 def test_without_the_data_the_hash_still_tells(evidence: Evidence, tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_without_the_data_the_hash_still_tells(evidence: Evidence, tmp_path: Pat
     )
     whole = check(write(tmp_path / "whole.py", text))
     assert whole.failures == ()
-    assert any("its header names a store and no file" in note for note in whole.notes)
+    assert any("its command names a store and no file" in note for note in whole.notes)
     edited = check(write(tmp_path / "edited.py", text.replace("hidden <= 512", "hidden <= 640")))
     assert len(edited.failures) == 1
 
@@ -195,17 +196,19 @@ def test_tables_are_checked_side_by_side_and_told_in_their_order(
     assert (done.exit_code, done.stderr) == (2, "normtune: error: b.py is no table\n")
 
 
-@pytest.mark.parametrize("cut", [0, 300, -3])
+@pytest.mark.parametrize("cut", [0, 300, -3, None])
 def test_a_table_that_an_editor_is_writing_is_read_again(
-    recorded: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int
+    recorded: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int | None
 ) -> None:
     text = module_text(fit(recorded, FitOptions(leaves=2)), as_command(COMMAND))
-    path = write(tmp_path / "table.py", text[:cut])
+    damaged = text.replace("hidden <= 512", "hidden <= 640") if cut is None else text[:cut]
+    assert damaged != text
+    path = write(tmp_path / "table.py", damaged)
     monkeypatch.setattr(offline, "sleep", lambda seconds: path.write_text(text))
     assert check(path, quick=True).failures == ()
-    path.write_text(text[:cut])
+    path.write_text(damaged)
     monkeypatch.setattr(offline, "sleep", lambda seconds: None)
-    if cut < 0:  # its header is whole
+    if cut is None:  # its facts are whole
         assert "it was edited by hand" in check(path, quick=True).failures[0]
     else:
         with pytest.raises(NormtuneError):

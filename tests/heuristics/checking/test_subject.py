@@ -1,6 +1,5 @@
 """The table under test in a measured check."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,11 +8,12 @@ import pytest
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.fitting.figures import Cost, Figures, Loss
-from normtune.heuristics.writing.entries import entries, facts_of
+from normtune.heuristics.writing.entries import entries
 from normtune.heuristics.writing.regenerate import command_of
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import Header, parse
+from normtune.kernels.tablefile.facts import encoded
+from normtune.kernels.tablefile.header import FIRST_LINE, Header, parse
 from normtune.kernels.tablefile.parse import trees
 from normtune.tuner.checking import subject
 
@@ -26,7 +26,7 @@ H200 = locate.SHIPPED / "nvidia_h200.py"
 def test_every_entry_of_a_shipped_table_is_served_by_a_checked_function(path: Path) -> None:
     table = subject.read(path)
     served = [entry for one in table.functions for entry in one.served]
-    assert sorted(served) == sorted(locate.load(path).tables)
+    assert sorted(served) == sorted(locate.load(path).trees)
     own = {entry.key for entry in entries(table.header) if not entry.donor}
     for one in table.functions:
         assert one.key in own
@@ -38,12 +38,14 @@ def percents(log_ppm: int | None) -> float | None:
 
 
 @pytest.mark.slow
-def test_the_promise_is_that_of_the_header() -> None:
+def test_the_promise_is_that_of_the_facts() -> None:
     table = subject.read(H200)
+    figures = {entry.key: entry.figures for entry in entries(table.header)}
     for one in table.functions:
-        (line,) = [text for text in table.header.lines_named("Regret") if text.startswith(f"{one.key}: ")]
-        assert f"{one.promise.figure} {percents(one.promise.mean):.2f} %" in line.replace("-0.00", "0.00")
-        assert f"worst {math.expm1(one.promise.worst / 1e6):.1%}".replace("%", " %") in line
+        of_key, named = figures[one.key], {"plain cross-validated": "plain_validated", "plain mean": "plain"}
+        mean = getattr(of_key, named[one.promise.figure], None)
+        assert one.promise.mean == (of_key.loss.plain if mean is None else mean)
+        assert one.promise.worst == of_key.loss.worst
 
 
 @pytest.mark.slow
@@ -66,7 +68,7 @@ def test_the_promise_is_the_best_that_the_header_says(
     header, _ = parse(text, "table")
     key = Key.parse("rms_norm_forward", "bfloat16")
     entry = TableEntry(key, Figures(9, 9, 5, Loss(4_900, 12_500, 0, 30_000, 7), 0, **figures), beside)
-    found, _ = subject.functions(header._replace(functions=(facts_of(entry),)), trees(text))
+    found, _ = subject.functions(header._replace(functions=(encoded(entry),)), trees(text))
     promise = {one.key: one.promise for one in found}[key]
     assert (promise.figure, promise.mean, promise.worst) == (figure, mean, 30_000)
     assert promise.is_off_grid == ("cross" in figure)
@@ -80,8 +82,8 @@ def test_few_measurements_of_each_function_make_its_claim_a_guess(count: int, is
     """Batch-invariant functions have those of the usual one."""
     header, _ = parse(H200.read_text(), "table")
     keys = ("rms_norm_forward", "rms_norm_forward:batch_invariant")
-    own = [one for one in header.functions if one["key"] in keys and one["dtype"] == "bfloat16"]
-    own += [one for one in header.functions if (one["key"], one["dtype"]) == (keys[0], "float32")]
+    own = [one for one in header.functions if one["key"][0] in keys and one["key"][1] == "bfloat16"]
+    own += [one for one in header.functions if one["key"] == [keys[0], "float32"]]
     assert len(own) == 3
     changed = header._replace(data=header.data._replace(measurements=count), functions=tuple(own))
     found, _ = subject.functions(changed, trees(H200.read_text()))
@@ -98,7 +100,8 @@ def test_plain_functions_are_neither_of_variants_nor_batch_invariant() -> None:
 def edited(tmp_path: Path, change: Callable[[Header], Header], code: tuple[str, str] = ("", "")) -> Path:
     header, body = parse(H200.read_text(), "table")
     path = tmp_path / "table.py"
-    path.write_text(f"{change(header).text()}\n{body.replace(*code) if code[0] else body}")
+    body = body.replace(*code) if code[0] else body
+    path.write_text(f"{FIRST_LINE}\n{body}\n\n{change(header).text()}\n")
     return path
 
 
@@ -120,7 +123,7 @@ def test_entries_of_operators_that_are_not_here_are_told(tmp_path: Path) -> None
 
 def test_a_command_that_is_none_is_told(tmp_path: Path) -> None:
     path = edited(tmp_path, lambda header: header._replace(command={"out": 1}))
-    with pytest.raises(UsageError, match=r"cannot be read \(command.out is 1, expected text\): fit the table again"):
+    with pytest.raises(UsageError, match=r"cannot be read \(command.out is 1, expected text\): fit it again"):
         command_of(subject.read(path).header)
 
 

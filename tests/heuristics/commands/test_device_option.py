@@ -13,6 +13,7 @@ from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.recording import load_recording
 from normtune.tests.commands import refused, succeed
+from normtune.tests.heuristics.made_up import regenerate
 from normtune.tests.results.conftest import build_measurement, build_run
 from normtune.tests.results.stores import merge
 
@@ -48,7 +49,7 @@ def test_fit_of_one_of_two_gpus_is_that_of_it_alone(recorded, both):
     succeed("fit", "--store", "alone.db", *FEW, "--out", "alone.py", "--evidence", "alone.parquet")
     one, alone = (load_table(f"{name}.py") for name in ("one", "alone"))
     assert one.trees == alone.trees and one.header.data == alone.header.data
-    assert f"--device '{label}'" in one.header.regenerate
+    assert f"--device '{label}'" in regenerate(one.header)
     assert succeed("check", "one.py")
     # The header's command filters again where it names a file with more.
     export_data("both.parquet", both)

@@ -16,7 +16,7 @@ SHAPES = [(1, 64), (4096, 1024), (65536, 16384)]
 def test_the_config_is_the_one_of_the_table(rows: int, hidden: int) -> None:
     table = load_table("nvidia-h200")
     for name in ("rms_norm_forward", "rms_norm_backward:no_dweight"):
-        answer = table.answer(Key.parse(name, "float16"))
+        answer = table.function(Key.parse(name, "float16"))
         assert answer
         words = ("lookup", "nvidia-h200", name, "float16", f"rows={rows}", f"hidden={hidden}")
         assert succeed(*words) == f"{answer(rows, hidden)}\n"

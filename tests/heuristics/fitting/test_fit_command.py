@@ -1,12 +1,13 @@
-import re
 from pathlib import Path
 
 import pytest
 
+from normtune.heuristics.regret.fixed_log import percent
+from normtune.heuristics.writing.entries import entries
 from normtune.kernels.tablefile import locate
 from normtune.results.evidence import Evidence
 from normtune.tests.commands import invoke, refused, succeed
-from normtune.tests.heuristics.made_up import SHAPES
+from normtune.tests.heuristics.made_up import SHAPES, regenerate
 from normtune.tests.results.stores import loaded, record
 
 
@@ -29,26 +30,24 @@ def test_a_fit_says_what_it_fits(store: str) -> None:
     assert invoke("fit", "--store", store, "--leaves", "3").stderr == "normtune: fitting 300 measurements\n"
 
 
-def test_the_figures_are_those_of_the_header(store: str) -> None:
+def test_the_figures_are_those_of_the_facts(store: str) -> None:
     told = succeed("fit", "--store", store, "--leaves", "1", "--out", "table.py", "--details")
-    (line,) = locate.load("table.py").header.lines_named("Regret")
-    found = re.fullmatch(
-        r"toy bfloat16: 1 leaf, 1 config, mean (\S+) %, plain mean (\S+) %, worst (\S+) %, "
-        r"the best 1-leaf tree on this grid, cross-validated (\S+) %, plain cross-validated \S+ %, "
-        r"worst cross-validated \S+ %, extrapolated \S+ %",
-        line,
-    )
-    assert found, line
+    (entry,) = entries(locate.load("table.py").header)
+    figures, loss = entry.figures, entry.figures.loss
+    assert (figures.leaves, figures.configs, figures.gap) == (1, 1, 0)
+    shown = [percent(loss.mean), percent(loss.plain), percent(loss.worst, 1), percent(figures.cross_validated)]
     (row,) = (words for words in map(str.split, told.splitlines()) if words[:1] == ["bfloat16"])
-    assert row == ["bfloat16", "1", "1", *found.groups(), "0.00"]
-    assert float(found[1]) > 10
+    assert row == ["bfloat16", "1", "1", *(text.removesuffix(" %") for text in shown), "0.00"]
+    assert float(row[3]) > 10
+    line = f"# toy bfloat16: 1 region, loss {percent(loss.plain, 1)} (worst {percent(loss.worst, 1)})"
+    assert Path("table.py").read_text().split("\n")[3].startswith(line)
 
 
 def test_out_writes_a_table_whose_command_names_no_folder(store: str, tmp_path: Path) -> None:
     out = tmp_path / "heuristics.py"
     assert f"wrote {out}" in succeed("fit", "--store", store, "--leaves", "3", "--out", str(out), "--operator", "toy")
     table = locate.load(out)
-    assert table.header.regenerate == "normtune fit --store measured.db --operator toy --leaves 3 --out heuristics.py"
+    assert regenerate(table.header) == "normtune fit --store measured.db --operator toy --leaves 3 --out heuristics.py"
     assert table.lookup("toy", "bfloat16", 4096, 128)[:3] == ("block_row", 4, 4)
     first = out.read_bytes()
     succeed("fit", "--store", store, "--leaves", "3", "--out", str(out), "--operator", "toy")
@@ -60,7 +59,7 @@ def test_install_puts_the_table_where_its_gpu_finds_it(store: str) -> None:
     found = locate.select("Test GPU", "sm_90", 132)
     assert found.exact
     assert found.tables[0][1]().source == locate.installed_path("Test GPU")
-    assert found.tables[0][1]().header.regenerate == "normtune fit --store ../../../measured.db --leaves 3 --install"
+    assert regenerate(found.tables[0][1]().header) == "normtune fit --store ../../../measured.db --leaves 3 --install"
 
 
 @pytest.mark.slow

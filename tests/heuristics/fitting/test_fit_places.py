@@ -17,6 +17,7 @@ from normtune.results.database.store import Store
 from normtune.results.exchange.parquet_csv import read_parquet
 from normtune.tests import commands
 from normtune.tests.commands import invoke, python, succeed
+from normtune.tests.heuristics.made_up import regenerate
 from normtune.tuner.checking.offline import check
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
@@ -67,7 +68,7 @@ def test_a_folder_gets_a_table_of_each_device_with_its_own_figures(store) -> Non
     for name, count in (("a", len(SHAPES) - 1), ("b", len(SHAPES))):
         header = locate.load(f"tables/nvidia_{name}.py").header
         assert header.label == f"NVIDIA {name.upper()}"
-        assert header.regenerate.endswith("--store ../measured.db --leaves 2 --out ./ --evidence ./")
+        assert regenerate(header).endswith("--store ../measured.db --leaves 2 --out ./ --evidence ./")
         measured = read_parquet(Path(f"tables/nvidia_{name}.parquet"))
         assert len({*zip(measured.frame["rows"], measured.frame["hidden"], strict=True)}) == count
         assert f"NVIDIA {name.upper()}, sm_90, 132 SMs: {len(measured.frame)} measurements" in told
@@ -147,7 +148,7 @@ def test_only_force_overwrites_what_normtune_did_not_write(store) -> None:
     whole = Path("mine.py").read_text()
     assert locate.load("mine.py")
     fit("--out", "mine.py")
-    for edit in (whole + "# mine\n", whole.replace("# Facts:", "# Tales:"), whole.replace("ROW_WARPS", "WARPS")):
+    for edit in (whole + "# mine\n", whole.replace("# Facts of", "# Tales of"), whole.replace("ROW_WARPS", "WARPS")):
         assert edit != whole
         Path("mine.py").write_text(edit)
         assert "mine.py: it was edited since normtune wrote it; --force overwrites it" in refused("--out", "mine.py")
@@ -198,14 +199,14 @@ def committed(store) -> Path:
 
 def test_a_check_finds_the_evidence_beside_the_table(committed: Path) -> None:
     header = locate.load(committed).header
-    assert header.regenerate.endswith("""--out heuristics.py --evidence '../data/it'"'"'s h200.parquet'""")
+    assert regenerate(header).endswith("""--out heuristics.py --evidence '../data/it'"'"'s h200.parquet'""")
     report = check(committed)
     assert report.failures == ()
     assert (
         "equal, byte for byte, to a fit of ../data/it's h200.parquet; cross-validation and what shares a function are "
-        "taken from its header" in report.notes
+        "taken from its facts" in report.notes
     )
-    committed.write_text(re.sub(r"worst \d", "worst 7", committed.read_text()))
+    committed.write_text(re.sub(r'"worst": \d+', '"worst": 7', committed.read_text()))
     assert any("it differs from a fit of ../data/it's h200.parquet" in line for line in check(committed).failures)
 
 
@@ -235,7 +236,7 @@ def test_a_header_with_an_odd_command_fails_and_does_not_crash(committed: Path) 
         committed.write_text(re.sub("# Regenerate: .*", f"# Regenerate: {odd}", text))
         check(committed)
     committed.write_text(text.replace('"leaves": 2', '"leaves": "two"'))
-    assert any("cannot be fitted as its header says" in line for line in check(committed).failures)
+    assert any("cannot be fitted as its command says" in line for line in check(committed).failures)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.writing import report
 from normtune.heuristics.writing.emit import module_text
+from normtune.heuristics.writing.entries import decisions, entries
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -88,14 +89,11 @@ def test_a_table_holds_them_and_lookups_do_not_mix(path):
     )
     assert len({usual(rows, 256) for rows, _ in SHAPES}) == 2
     assert len({invariant(rows, 256) for rows, _ in SHAPES}) == 1
-    assert (
-        table.function(Key.parse("toy:no_keep", "bfloat16").batch_invariant)
-        is table.tables[Key.parse("toy:no_keep+batch_invariant", "bfloat16")]
-    )
-    del table.tables[Key.parse("toy:no_keep+batch_invariant", "bfloat16")]
-    assert table.function(Key.parse("toy:no_keep", "bfloat16").batch_invariant) is invariant
-    del table.tables[Key.parse("toy:batch_invariant", "bfloat16")]
-    assert table.function(Key.parse("toy:no_keep", "bfloat16").batch_invariant) is None
+    variant = Key.parse("toy:no_keep", "bfloat16").batch_invariant
+    for name in ("toy:no_keep+batch_invariant", "toy:batch_invariant"):
+        assert table.name(variant) == Key.parse(name, "bfloat16")
+        del table.trees[Key.parse(name, "bfloat16")]
+    assert table.function(variant) is None
 
 
 @pytest.mark.slow
@@ -104,12 +102,9 @@ def test_the_table_is_checked_byte_for_byte(path):
     assert (checked.failures, checked.stale) == ((), ())
     assert "equal, byte for byte, to a fit of recording test-gpu" in checked.notes
     header, _ = parse(path.read_text(), "table")
-    (line,) = (line for line in header.lines_named("Regret") if line.startswith("toy:batch_invariant bfloat16: "))
-    assert (
-        "tree of hidden, then rows, with one order of a row's sum a hidden size on this grid" in line
-        and line.endswith(" beside toy")
-    )
-    assert "with data of its own" not in "".join(header.lines_named("Shared"))
+    (entry,) = (entry for entry in entries(header) if str(entry.key) == "toy:batch_invariant bfloat16")
+    assert entry.figures.limits == " of hidden, then rows, with one order of a row's sum a hidden size"
+    assert entry.beside and not header.without_data
     path.write_text(module_text(fit(recording.load_recording("test-gpu")), as_command(COMMAND)))
     assert any("it differs from a fit of recording test-gpu" in failure for failure in check(path).failures)
 
@@ -120,7 +115,7 @@ def test_a_function_of_the_mode_that_sums_a_row_in_several_orders_is_refused(pat
     start = text.index("def toy_batch_invariant_bfloat16")
     name = re.search(r"return (\w+)", text[start:])[1]
     edited = text[:start] + text[start:].replace(
-        "Config:\n", f"Config:\n    if rows >= 4096:\n        return {name}\n", 1
+        'Config":\n', f'Config":\n    if rows >= 4096:\n        return {name}\n', 1
     )
     path.write_text(rehashed(edited))
     told = [one for one in check(path).failures if one.endswith("elements in several orders")]
@@ -184,7 +179,7 @@ def test_what_is_lost_is_told_over_the_shapes_that_were_timed(measure, run, spec
     is_partial = "bfloat16" in searched
     assert own.beside.problems + own.beside.bounded == len(SHAPES) and (own.beside.bounded > 0) == is_partial
     assert own.beside.worst < (10_000 if is_partial else 30_000)
-    text = " ".join(module_text(whole, as_command(COMMAND)).replace("\n#", " ").split())
-    assert (f"beside toy on the {count} shapes with times of both, {len(few)} more not timed" in text) == is_partial
+    entry = decisions(parse(module_text(whole, as_command(COMMAND)), "table")[0])[own.key]
+    assert entry.beside == own.beside and (entry.beside[2:] == (count, len(few))) == is_partial
     for lines in (report.figures(whole), report.verdict(whole)):
         assert any(f"at {count} shapes; not timed at {len(few)} more" in line for line in lines) == is_partial

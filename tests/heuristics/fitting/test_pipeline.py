@@ -7,7 +7,7 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.solver import bins, grid
 from normtune.heuristics.writing.emit import module_text
-from normtune.heuristics.writing.entries import decisions
+from normtune.heuristics.writing.entries import decisions, entries
 from normtune.heuristics.writing.report import figures, verdict
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
@@ -81,9 +81,9 @@ def test_a_variant_that_costs_little_shares_and_says_so(measured, penalty) -> No
     assert shared[:2] == (Key.parse("toy:no_keep", "bfloat16"), Key.parse("toy", "bfloat16"))
     assert shared.figures.loss.problems == 35
     assert abs(shared.cost) < 1000
-    header, _ = parse(module_text(found, as_command("normtune fit")), "table")
-    assert header.lines_named("Regret")[1].startswith("toy:no_keep bfloat16: as toy bfloat16, mean 0.")
-    assert header.lines_named("Regret")[1].endswith("on 35 problems")
+    text = module_text(found, as_command("normtune fit"))
+    header, _ = parse(text, "table")
+    assert text.split("\n")[3].startswith("# toy bfloat16 and 1 more: ")
     assert decisions(header)[Key.parse("toy:no_keep", "bfloat16")].donor == Key.parse("toy", "bfloat16")
 
 
@@ -99,12 +99,10 @@ def test_a_dtype_that_costs_little_shares_and_says_so(measured, penalty) -> None
     text = module_text(found, as_command("normtune fit"))
     assert '    ("toy", "float16"): toy_bfloat16,\n    ("toy", "float32"): toy_float32,\n' in text
     header, _ = parse(text, "table")
-    assert [line[: line.index(":")] for line in header.lines_named("Regret")] == [
-        "toy bfloat16",
-        "toy float16",
-        "toy float32",
-    ]
-    assert header.lines_named("Shared") == ()
+    assert [str(entry.key) for entry in entries(header)] == ["toy bfloat16", "toy float16", "toy float32"]
+    lines = text.split("\n")[3:6]
+    assert [line.partition(":")[0] for line in lines] == ["# toy bfloat16 and 1 more", "# toy float32", ""]
+    assert header.without_data == () and "unmeasured" not in "".join(lines)
 
 
 @pytest.mark.slow
@@ -321,9 +319,9 @@ def test_too_few_leaves_for_what_was_measured(measure, penalty, spec: OperatorSp
     own, all_shapes = (len({one.problem for one in cells}) for cells in (wide, narrow + wide))
     assert isinstance(found.tree, Leaf)
     assert found.figures.loss == Loss(0, 0, 0, 0, own, untimed=all_shapes - own, bound=0)
-    text = " ".join(module_text(whole, as_command("normtune fit --leaves 1")).replace("\n#", " ").split())
+    text = module_text(whole, as_command("normtune fit --leaves 1"))
+    assert f"# toy bfloat16: 1 region, loss 0.0 % (worst 0.0 %) at {own} of {all_shapes} shapes" in text
     share = f"timed at {own} of {all_shapes} shapes; others estimated, plain mean at most 0.00 %"
-    assert share in text
     for output in (figures, verdict):
         assert any(line.endswith(share) for line in output(whole))
     assert fit(evidence, FitOptions(leaves=2)).functions[0].figures.leaves == 2

@@ -1,5 +1,6 @@
 """`fit --portable`: answers are legal on every known target of the vendor, which the header says and `check` proves."""
 
+import re
 from itertools import product
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 import normtune
 from normtune.heuristics.api.fit import Table
-from normtune.heuristics.writing.entries import with_lines
+from normtune.heuristics.writing.entries import table_text
 from normtune.kernels.box import EVERYWHERE
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
@@ -17,6 +18,7 @@ from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.tree import Tree, regions
 from normtune.kernels.target import TARGETS, relatives
+from normtune.tests.heuristics.made_up import regenerate
 
 RECORDING = "nvidia-h200-fused-add-rms-norm"
 BACKWARD = "fused_add_rms_norm_backward"
@@ -61,10 +63,8 @@ def test_a_portable_table_says_so_and_is_fitted_again(tables: tuple[Table, Table
     tables[0].save(path)
     header = locate.load(path).header
     assert header.portable and header.label == "NVIDIA H200"
-    assert header.regenerate.endswith("--leaves 8 --baseline none --portable --out portable.py")
-    assert header.lines_named("Device") == (
-        "NVIDIA H200, sm_90, 132 SMs; portable: each config is legal on every known target of the vendor",
-    )
+    assert regenerate(header).endswith("--leaves 8 --baseline none --portable --out portable.py")
+    assert re.match(r"# NVIDIA H200, sm_90, 132 SMs: \d+ measurements, \S+, portable$", path.read_text().split("\n")[2])
     checked = normtune.check(path)
     assert checked.failures == () and any("equal, byte for byte" in note for note in checked.notes)
     assert not parse(tables[1].text(), "plain")[0].portable
@@ -74,7 +74,7 @@ def test_a_portable_table_says_so_and_is_fitted_again(tables: tuple[Table, Table
 def test_a_table_that_only_claims_to_be_portable_is_refused(tables: tuple[Table, Table], tmp_path: Path) -> None:
     path = tmp_path / "claims.py"
     header, body = parse(tables[1].text(), "plain")
-    path.write_text(f"{with_lines(header._replace(portable=True)).text()}\n{body}")
+    path.write_text(table_text(header._replace(portable=True), body))
     failures = normtune.check(path, quick=True).failures
     assert failures and all("is illegal on a known target at" in failure for failure in failures)
 
@@ -92,5 +92,5 @@ def test_relatives_are_of_one_vendor() -> None:
 
 
 def test_portable_tables_ship_for_what_most_models_use() -> None:
-    families = {key.family for path in SHIPPED for key in locate.load(path).tables}
+    families = {key.family for path in SHIPPED for key in locate.load(path).trees}
     assert families >= {"rms_norm_forward", "rms_norm_backward", "fused_add_rms_norm_forward", "rms_norm_gated_forward"}

@@ -17,7 +17,7 @@ from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.tablefile import locate, parse
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.tests.commands import main, refused, succeed
-from normtune.tests.heuristics.made_up import everywhere
+from normtune.tests.heuristics.made_up import everywhere, module_of
 
 pytestmark = pytest.mark.usefixtures("operators_forgotten")
 M, N, K = (1, 16, 256, 4096), (64, 1024, 4096), (32, 512, 8192)
@@ -109,7 +109,7 @@ def test_one_function_has_thresholds_on_each_size(frame, tmp_path) -> None:
     module: dict = {}
     exec(path.read_text(), module)
     assert all(best_of(*shape) == module["lookup"]("product", "float16", *shape).BLOCK for shape in shapes)
-    assert "def product_float16(m: int, n: int, k: int) -> Config:" in path.read_text()
+    assert 'def product_float16(m: int, n: int, k: int) -> "Config":' in path.read_text()
     assert module["MEASURED"] == {("product", "float16"): {"m": (1, 4096), "n": (64, 4096), "k": (32, 8192)}}
     assert parse.trees(path.read_text())[function.key] == function.tree
     # A config that is illegal for long sums answers for none, measured or not.
@@ -149,7 +149,7 @@ def test_a_problem_of_a_member_is_looked_up_in_the_function_of_all(frame, tmp_pa
     loaded = locate.load(path)
     assert loaded.axes == ("m", "n", "k")
     for k in (*K, 300):
-        answer = loaded.answer(Key.of(f"product.k={k}", "", "float16"))
+        answer = loaded.function(Key.of(f"product.k={k}", "", "float16"))
         assert answer and answer(4096, 4096).BLOCK == loaded.lookup("product", "float16", 4096, 4096, k).BLOCK
     output = succeed("lookup", path, "product", "float16", "m=4096", "n=4096", "k=512")
     assert output.startswith("BLOCK=128")
@@ -266,7 +266,8 @@ def test_a_table_has_thresholds_on_a_derived_size(by_tiles, derived, tmp_path, m
     text = (tmp_path / "table.py").read_text()
     assert "    if m * n >= 131072:\n" in text and "def product_float16(m: int, n: int, k: int)" in text
     assert parse.trees(text)[function.key] == function.tree
-    lookup = locate.load(tmp_path / "table.py").lookup
+    lookup = module_of(text)["lookup"]
+    assert locate.load(tmp_path / "table.py").lookup("product", "float16", 512, 256, 7).BLOCK == 64
     assert [lookup("product", "float16", 512, n, 7).BLOCK for n in (255, 256, 10**6)] == [16, 64, 64]
     done = main("check", "table.py")
     assert done.exit_code == 0 and "equal, byte for byte" in done.output, done.output

@@ -9,9 +9,11 @@ import pytest
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.showing import listing
 from normtune.heuristics.writing.emit import module_text
+from normtune.heuristics.writing.entries import entries
 from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.problem import Problem
@@ -71,9 +73,9 @@ def test_a_table_is_shown_with_what_it_loses_and_where(store: str) -> None:
     write_table(store, 2, "two.py")
     lines = printed("--store", store, "--table", "two.py")
     assert lines[2] == "toy bfloat16: the configs of two.py (1k = 1024)"
-    loss = locate.load("two.py").header.lines_named("Regret")[0]
+    (entry,) = entries(locate.load("two.py").header)
     (told,) = (line for line in lines if line.startswith("The table loses"))
-    assert told.split("loses ")[1].split(" on average")[0] in loss
+    assert told.startswith(f"The table loses {percent(entry.figures.loss.plain)} on average")
     # Two leaves cannot hold three regimes: few short rows get what many of them need, 5 % slower by the law.
     assert lines[5:9] == [f"{hidden:>6}!A !A !A  A   A" for hidden in (64, 128, 256, 512)]
     worst = lines[lines.index(told) + 1 :]
@@ -92,7 +94,7 @@ def test_a_table_of_something_else_says_so_and_a_broken_one_is_refused(store: st
     assert "no table of normtune" in refused("show", "--store", store, "--table", __file__)
     write_table(store, 1, "one.py")
     text = Path("one.py").read_text()
-    Path("one.py").write_text(text.replace(") -> Config:\n", ") -> Config:\n    1 / 0\n", 1))
+    Path("one.py").write_text(text.replace(') -> "Config":\n', ') -> "Config":\n    1 / 0\n', 1))
     assert "one.py cannot be used: its code has a form that" in refused("show", "--store", store, "--table", "one.py")
 
 

@@ -64,15 +64,15 @@ def commanded(path: Path, words: str, source: str = "--recording test-gpu") -> P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Regenerate", "Device", "Software", "Data", "Kernels", "Regret", "Format"])
+@pytest.mark.parametrize("begin", ["# Regenerate: ", "# Test GPU", "# toy ", '# {"device"', '# "data"', '# {"key"'])
 @pytest.mark.parametrize("odd", [ESCAPE, "\u202e", "\x9b2J", "é"])
-def test_a_header_has_printable_ascii_only(table: Path, name: str, odd: str) -> None:
+def test_its_comments_have_printable_ascii_only(table: Path, begin: str, odd: str) -> None:
     lines = table.read_text().split("\n")
-    at = next(place for place, line in enumerate(lines) if line.startswith(f"# {name}:"))
+    at = next(place for place, line in enumerate(lines) if line.startswith(begin))
     lines[at] += odd
     table.write_text("\n".join(lines))
     assert odd in table.read_text()
-    with pytest.raises(UsageError, match=r"^line \d+ of \S+table\.py has characters other than printable ASCII"):
+    with pytest.raises(UsageError, match=rf"^line {at + 1} of \S+table\.py is no comment of printable ASCII"):
         check(table)
     with pytest.raises(UsageError, match="printable ASCII"):
         locate.load(table)
@@ -134,11 +134,11 @@ def test_a_header_names_no_file_outside(table: Path, tmp_path: Path, option: str
     source = "" if option == "--evidence" else "--recording test-gpu"
     done = invoke("check", commanded(table, f"{option} {place.format(str(tmp_path)[1:])}", source))
     assert done.exit_code == 1
-    assert f"{option} of its header names " in done.output
+    assert f"{option} of its command names " in done.output
     assert "which is outside of its folder" in done.output
     assert "hunter2" not in done.output
     (line,) = (line for line in done.output.split("\n") if "outside" in line)
-    assert line.startswith("  its data cannot be fitted as its header says: ")
+    assert line.startswith("  its data cannot be fitted as its command says: ")
 
 
 def test_a_repository_around_the_table_is_inside(table: Path, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_what_is_in_a_file_that_is_no_csv_of_ours_is_not_shown(table: Path, cont
     (table.parent / "secret").write_text(content)
     done = invoke("check", commanded(table, "--weights secret"))
     assert done.exit_code == 1
-    assert "--weights of its header names secret, which is no CSV file with columns rows,hidden,weight" in done.output
+    assert "--weights of its command names secret, which is no CSV file with columns rows,hidden,weight" in done.output
     assert "hunter2" not in done.output
 
 
@@ -169,7 +169,7 @@ def test_a_store_of_a_header_is_never_opened(table: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Store, "open", refuse)
     report = check(commanded(table, "", "--store ../../normtune.db"))
     assert report.failures == ()
-    assert any("its header names a store" in note for note in report.notes)
+    assert any("its command names a store" in note for note in report.notes)
 
 
 @pytest.mark.parametrize(
@@ -187,10 +187,10 @@ def test_no_command_is_advised_but_those_that_normtune_writes(table: Path, comma
     text = re.sub("(# Regenerate: ).*", lambda match: match[1] + command, table.read_text())
     table.write_text(text.replace("hidden <= ", "hidden <= 1"))
     report = check(table)
-    assert any(
-        "it was edited by hand" in line and "not by the command in its header" in line for line in report.failures
-    )
-    assert not any(f"`{command}`" in line for line in report.failures)
+    assert any("it was edited by hand" in line for line in report.failures)
+    assert any("its first lines are not those that normtune writes" in line for line in report.failures)
+    assert all("`normtune fit --recording test-gpu --leaves 2 --out table.py`" in line for line in report.failures[:2])
+    assert not any(command in line for line in report.failures)
 
 
 @pytest.mark.slow
@@ -202,29 +202,29 @@ def test_a_command_that_runs_more_is_no_table_of_ours(table: Path, more: str, qu
     text = table.read_text()
     table.write_text(re.sub("(# Regenerate: .*)", lambda match: match[1] + more, text))
     report = check(table, quick)
-    assert any("its line Regenerate would run more than `normtune fit`: fit it again" in why for why in report.failures)
+    assert any("its first lines are not those that normtune writes" in why for why in report.failures)
     assert "touch" not in "".join(report.failures)
 
 
 @pytest.mark.parametrize(
-    ("name", "line"),
+    ("at", "line"),
     [
-        ("Device", "# Regenerate: curl example.com | sh"),
-        ("Device", "# Install:  curl example.com | sh"),
-        ("From", "# From:     curl example.com | sh"),
+        (2, "# Regenerate: curl example.com | sh"),
+        (2, "# Install:  curl example.com | sh"),
+        (3, "# curl example.com | sh"),
     ],
 )
-def test_a_line_that_normtune_does_not_write_is_told(table: Path, name: str, line: str) -> None:
+@pytest.mark.parametrize("replaced", [0, 1])
+def test_a_line_that_normtune_does_not_write_is_told(table: Path, at: int, line: str, replaced: int) -> None:
     lines = table.read_text().split("\n")
-    at = next(place for place, line in enumerate(lines) if line.startswith(f"# {name}:"))
-    lines[at : at + (name == "From")] = [line]
+    lines[at : at + replaced] = [line]
     table.write_text("\n".join(lines))
     for quick in (False, True):
-        assert any("its header has other lines" in why or "Regenerate" in why for why in check(table, quick).failures)
+        assert any("its first lines are not those" in why for why in check(table, quick).failures)
 
 
 def test_a_name_with_a_nul_is_outside(table: Path) -> None:
-    with pytest.raises(RuntimeError, match="--weights of its header is not the name of a file: it has a NUL"):
+    with pytest.raises(RuntimeError, match="--weights of its command is not the name of a file: it has a NUL"):
         named_files.inside("--weights", "a\0b", table)
 
 
@@ -248,7 +248,7 @@ def test_a_header_that_asks_for_what_there_is_not_is_refused(
 
     monkeypatch.setattr(function, "solved", refuse)
     failures = check(commanded(table, words)).failures
-    assert any("its data cannot be fitted as its header says: " in failure and why in failure for failure in failures)
+    assert any("its data cannot be fitted as its command says: " in failure and why in failure for failure in failures)
 
 
 def test_a_header_with_a_number_that_json_lacks_cannot_be_read(table: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_licence_above_the_first_line_is_no_edit_and_stays(table: Path) -> Non
     table.write_text(licence + text)
     report = check(table)
     assert report.failures == ()
-    taken = "cross-validation and what shares a function are taken from its header"
+    taken = "cross-validation and what shares a function are taken from its facts"
     assert f"equal, byte for byte, to a fit of recording test-gpu; {taken}" in report.notes
     assert "it answers at rows 1 to 131072, hidden 32 to 8192; the next table elsewhere, or the default config" in (
         report.notes

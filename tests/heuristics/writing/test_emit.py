@@ -28,7 +28,7 @@ from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Leaf, choose, regions
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
-from normtune.tests.heuristics.made_up import SHAPES, as_command, eight
+from normtune.tests.heuristics.made_up import SHAPES, as_command, eight, module_of
 
 pytestmark = pytest.mark.long
 
@@ -88,22 +88,23 @@ def test_the_module_is_python_39_and_stands_alone(table: locate.LoadedTable) -> 
 
 @pytest.mark.slow
 def test_dtypes_that_share_have_one_function_and_the_variant_has_its_own(table: locate.LoadedTable) -> None:
-    assert [*map(str, table.tables)] == [
+    assert [*map(str, table.trees)] == [
         "toy bfloat16",
         "toy float16",
         "toy float32",
         "toy:no_keep bfloat16",
         "toy:no_keep float16",
     ]
-    assert table.tables[Key.parse("toy", "float16")] is table.tables[Key.parse("toy", "bfloat16")]
-    assert table.tables[Key.parse("toy", "float32")] is not table.tables[Key.parse("toy", "bfloat16")]
+    assert table.trees[Key.parse("toy", "float16")] is table.trees[Key.parse("toy", "bfloat16")]
+    assert table.trees[Key.parse("toy", "float32")] is not table.trees[Key.parse("toy", "bfloat16")]
     assert table.lookup("toy:no_keep", "bfloat16", 4096, 128) == RMSNormConfig("row", 1, 8)
 
 
 @pytest.mark.slow
 def test_an_unknown_operator_or_dtype_is_named(table: locate.LoadedTable) -> None:
-    with pytest.raises(ValueError, match="no table for 'toy' in 'int8': expected one of toy bfloat16, toy float16"):
-        table.lookup("toy", "int8", 1, 1)
+    for lookup in (table.lookup, module_of(table.source.read_text())["lookup"]):
+        with pytest.raises(ValueError, match="no table for 'toy' in 'int8': expected one of toy bfloat16, toy float16"):
+            lookup("toy", "int8", 1, 1)
 
 
 @pytest.mark.slow
@@ -111,8 +112,11 @@ def test_the_header_tells_of_the_data_and_not_of_where_it_was_written(fitted: Fi
     text = module_text(fitted, as_command(COMMAND))
     header, body = parse(text, "table")
     assert header.body == body_hash(body)
-    assert header.lines_named("Data") == (f"{fitted.digest} ({fitted.measurements} measurements, 2026-11-20)",)
-    assert header.regenerate == COMMAND
+    assert header.data[:3] == (fitted.digest, fitted.measurements, "2026-11-20")
+    assert text.split("\n")[1:3] == [
+        f"# Regenerate: {COMMAND}",
+        f"# Test GPU, sm_90, 132 SMs: {fitted.measurements} measurements, 2026-11-20",
+    ]
     for told in (date.today().isoformat(), socket.gethostname(), f"normtune {__version__}", str(Path.home())):
         assert told not in text.replace("2026-11-20", "")
 
@@ -127,7 +131,7 @@ def test_the_header_tells_of_the_data_and_not_of_where_it_was_written(fitted: Fi
 def test_every_lookup_resolves_to_a_legal_launch(
     table: locate.LoadedTable, spec: OperatorSpec, rows: int, hidden: int, data: st.DataObject
 ) -> None:
-    key = data.draw(st.sampled_from(list(table.tables)))
+    key = data.draw(st.sampled_from(list(table.trees)))
     variants = served_variants(spec, key)
     config = RMSNormConfig(*table.lookup(key.text, key.dtype, rows, hidden))
     for variant in variants:
@@ -140,10 +144,12 @@ def test_every_lookup_resolves_to_a_legal_launch(
 def test_the_code_the_tree_and_the_regions_say_the_same(
     table: locate.LoadedTable, fitted: Fit, rows: int, hidden: int, data: st.DataObject
 ) -> None:
-    read = trees(table.source.read_text())
+    text = table.source.read_text()
+    read, lookup = trees(text), module_of(text)["lookup"]
     function = data.draw(st.sampled_from(fitted.functions))
     for key in function.served:
-        found = RMSNormConfig(*table.lookup(key.text, key.dtype, rows, hidden))
+        found = RMSNormConfig(*lookup(key.text, key.dtype, rows, hidden))
+        assert found == table.lookup(key.text, key.dtype, rows, hidden)
         assert found == choose(function.tree, (rows, hidden)) == choose(read[key], (rows, hidden))
         whole = Box.of(rows=(1, MAX_ROWS), hidden=(1, 16384))
         holding = [config for config, box in regions(read[key], whole) if box.holds((rows, hidden))]

@@ -14,6 +14,7 @@ from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Gpu
 from normtune.tests import commands
 from normtune.tests.commands import succeed
+from normtune.tests.heuristics.made_up import regenerate
 from normtune.tests.results.stores import record
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
@@ -151,7 +152,7 @@ def test_a_table_that_exists_is_installed_and_nothing_is_fitted(store, monkeypat
     assert path.read_text() == fitted
     trees = locate.load("tables/toy.py").trees
     monkeypatch.chdir(path.parent)  # where the command of its header is to be run
-    succeed(*locate.header_of(path).regenerate.split()[1:])
+    succeed(*regenerate(locate.header_of(path)).split()[1:])
     assert locate.load(path).trees == trees
 
 
@@ -169,7 +170,7 @@ def test_a_table_is_installed_without_the_options_of_a_fit(store) -> None:
     for words in (("--leaves", "2"), ("--store", "normtune.db"), ("--out", "other.py"), ("--json",)):
         told = commands.refused("fit", "toy.py", "--install", *words)
         assert told == f"{words[0]} is given with the table 'toy.py', which is only installed: leave it out"
-    Path("hostile.py").write_text(Path("toy.py").read_text() + "import os\n")
+    Path("hostile.py").write_text(Path("toy.py").read_text().replace("\n\n\ndef ", "\nimport os\n\n\ndef ", 1))
     assert "table hostile.py cannot be used" in commands.refused("fit", "hostile.py", "--install")
     assert locate.installed() == []
 

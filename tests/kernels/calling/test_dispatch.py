@@ -12,10 +12,11 @@ from normtune.errors import UsageError
 from normtune.kernels.box import Box
 from normtune.kernels.calling import dispatch
 from normtune.kernels.operator import operator
-from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.problem import AXES, MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.loaded import LoadedTable
+from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.kernels.target import TARGETS
 
 H200 = TARGETS["sm_90"]
@@ -43,7 +44,9 @@ def gpu(monkeypatch):
 
 
 def shipped(problem):
-    return RMSNormConfig(*locate.load(locate.SHIPPED / "nvidia_h200.py").tables[problem.key](*problem[1:3]))
+    return RMSNormConfig(
+        *locate.load(locate.SHIPPED / "nvidia_h200.py").lookup(problem.key.text, problem.dtype, *problem[1:3])
+    )
 
 
 def test_the_measured_gpu_gets_its_table_in_silence(gpu):
@@ -79,7 +82,7 @@ def test_an_unmeasured_gpu_gets_the_table_of_another_and_one_warning(gpu, name, 
     gpu(name, target)
     table = locate.load(locate.SHIPPED / f"{stem}.py")
     problems = [FORWARD.problem(rows, hidden, "bfloat16") for rows in (1, 288, 4096) for hidden in (64, 4096)]
-    wanted = [RMSNormConfig(*table.tables[one.key](one.rows, one.hidden)) for one in problems]
+    wanted = [RMSNormConfig(*table.function(one.key)(one.rows, one.hidden)) for one in problems]
     told = (
         rf"no table for {name} \({target.name}, {target.sms} SMs\) and uses the {named}, which is unmeasured there: "
         "`normtune sweep --effort portfolio && normtune fit --install` on this GPU makes its own in a minute"
@@ -152,18 +155,13 @@ def test_a_bad_path_changes_nothing(gpu, tmp_path):
 
 
 def test_a_variant_falls_back_to_the_plain_name_and_a_missing_operator_to_the_default():
-    calls = []
-
-    def plain(rows, hidden):
-        calls.append((rows, hidden))
-        return ("row", 1, 2, 1, 0, "none", 0)
-
     key = FORWARD.key("bfloat16")
     box = Box.of(rows=(1, 64), hidden=(64, 64))
-    table = LoadedTable(locate.SHIPPED, None, {key: plain}, None, {key: None}, {key: box})
+    tree = Split("rows", 4, Leaf(RMSNormConfig("row", 1, 2)), Leaf(RMSNormConfig("row", 1, 8)))
+    table = LoadedTable(locate.SHIPPED, None, {key: tree}, {key: box}, AXES)
     look_up = dispatch._in_table(locate.selection_of(table))
     assert look_up(FORWARD.problem(3, 64, "bfloat16", "no_rstd")) == RMSNormConfig("row", 1, 2)
-    assert calls == [(3, 64)]
+    assert look_up(FORWARD.problem(4, 64, "bfloat16", "no_rstd")) == RMSNormConfig("row", 1, 8)
     assert look_up(FORWARD.problem(3, 64, "float32")) is None
 
 

@@ -16,11 +16,11 @@ from normtune.kernels.box import Box
 from normtune.kernels.calling import batch_invariant, dispatch, layout
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator, operators
-from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.problem import AXES, MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.loaded import LoadedTable
-from normtune.kernels.tablefile.tree import Leaf, Split, choose
+from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.kernels.target import TARGETS
 
 H200 = TARGETS["sm_90"]
@@ -175,9 +175,8 @@ def of_tree(monkeypatch):
 
     def use(tree):
         name = Key.parse("rms_norm_backward:batch_invariant", "bfloat16")
-        tables, header = {name: lambda *shape: choose(tree, shape)}, SimpleNamespace()
         box = Box.of(rows=(1, 262144), hidden=(64, 16384))
-        table = LoadedTable(locate.SHIPPED, header, tables, None, {name: tree}, {name: box})
+        table = LoadedTable(locate.SHIPPED, SimpleNamespace(), {name: tree}, {name: box}, AXES)
         monkeypatch.setattr(dispatch, "_table_of", lambda device, target: locate.selection_of(table))
         monkeypatch.setattr(dispatch, "_lookups", {})
         dispatch.forget_launches()
@@ -214,9 +213,7 @@ def test_a_row_has_the_same_order_of_its_sum_whichever_table_answers(monkeypatch
 
     def table(config, most):
         box = Box.of(rows=(1, most), hidden=(64, 16384))
-        return LoadedTable(
-            locate.SHIPPED, header, {name: lambda *shape: config}, None, {name: Leaf(config)}, {name: box}
-        )
+        return LoadedTable(locate.SHIPPED, header, {name: Leaf(config)}, {name: box}, AXES)
 
     few = table(RMSNormConfig("row", 1, 8, 1, 0, "columns", 16), 32)
     for warps, finishes in ((8, ["columns", "dependent", "dependent"]), (4, ["dependent"] * 3)):

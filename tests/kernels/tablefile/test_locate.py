@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.errors import UsageError
+from normtune.heuristics.writing.entries import table_text
 from normtune.kernels.key import Key
 from normtune.kernels.problem import AXES
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -19,11 +20,13 @@ from normtune.tuner.doctor.data import without_gpu
 
 ONE = template.of_axes(AXES)
 CLASSES = {"Config": RMSNormConfig.knobs}
-SIZES = f'{template.SIZES} {{\n    ("a", "b"): {{"rows": (1, 1048576), "hidden": (1, 1073741824)}},\n}}\n'
 # A table whose one config has the name of its GPU for a schedule.
-BODY = (
-    f"{ONE.opening(CLASSES)}\n\n\nONE = Config(schedule=NAME)\n\n\n{ONE.function('only')}\n    return ONE\n\n\n"
-    f'{ONE.tables(CLASSES)} {{\n    ("a", "b"): only,\n}}\n\n\n{SIZES}{ONE.closing(CLASSES)}'
+BODY = ONE.code(
+    [f"{ONE.function('only')}\n    return ONE"],
+    ['    ("a", "b"): only,'],
+    ['    ("a", "b"): {"rows": (1, 1048576), "hidden": (1, 1073741824)},'],
+    CLASSES,
+    ["ONE = Config(schedule=NAME)"],
 )
 
 
@@ -34,7 +37,7 @@ def write(
     gpu, data = Gpu(device, target, sms), Data("-", 1, "2026-11-20")
     header = Header(gpu, {"triton": "3.6.0"}, data, {operator: "b"}, {}, (), body_hash(body), portable)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{header.text()}\n{body}")
+    path.write_text(table_text(header, body))
     return path
 
 

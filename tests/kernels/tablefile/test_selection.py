@@ -12,7 +12,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.tablefile.selection import TableSelection, row_bounds
-from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree
 
 BF16, HALF = (Key.parse("norm", dtype) for dtype in ("bfloat16", "float16"))
 FEW, ALL = Box.of(rows=(2, 8), hidden=(1024, 4096)), Box.of(rows=(1, 262144), hidden=(64, 32768))
@@ -25,14 +25,8 @@ def table(
     tree = tree or Leaf(RMSNormConfig(name, 1, 4))
     axes = next(iter(measured.values())).axes
     keys = served or tuple(measured)
-
-    def function(*shape: int) -> Any:
-        return choose(tree, shape, axes)
-
     header: Any = SimpleNamespace()
-    return LoadedTable(
-        locate.SHIPPED, header, dict.fromkeys(keys, function), function, dict.fromkeys(keys, tree), measured, axes=axes
-    )
+    return LoadedTable(locate.SHIPPED, header, dict.fromkeys(keys, tree), measured, axes)
 
 
 def selection(*tables: LoadedTable) -> TableSelection:
