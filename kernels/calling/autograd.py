@@ -25,7 +25,7 @@ class Function(torch.autograd.Function):
         outputs = op.forward(op.operation, tensors, scalars, batch_invariant, True)
         ctx.call = op, outputs[-1], reuse_dy
         ctx.save_for_backward(*op.saved(tensors + outputs))
-        return op.results(outputs)
+        return outputs[op.picked]
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor) -> Any:

@@ -8,7 +8,6 @@ paths: a cached launch for plain tensors (`cached`), torch's dispatcher for comp
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -44,7 +43,7 @@ class Op:
 
     Attributes:
         operation, forward: the arguments.
-        results: picks from the outputs what a call returns.
+        picked: the index, or slice, of what a call returns of the outputs.
         saved: picks from inputs and outputs what a backward reads.
         of_inputs: picks from the gradients one for each input.
         ops: the operators of torch's dispatcher; only for an operation with a backward.
@@ -60,13 +59,13 @@ class Op:
         forward: Callable[..., tuple[Any, ...]] = cached.forward,
     ) -> None:
         self.operation, self.forward, self._dispatched = operation, forward, dispatched
-        self.results: Callable[[Any], Any] = itemgetter(slice(operation.results))
+        self.picked: Any = slice(operation.results)
         if operation.backward:
             names = (*operation.inputs, *operation.outputs)
             self.saved = picking(tuple(map(names.index, operation.saved)))
             self.of_inputs = picking(operation.gradient_of)
             if operation.results == 1:
-                self.results = itemgetter(0)
+                self.picked = 0
             self.ops = TorchOps(operation, forward)
             self._register = registration_of(operation, self.ops)
 
@@ -110,7 +109,7 @@ class Op:
             for tensor in tensors:
                 if tensor is not None and tensor.requires_grad:
                     return apply(self, scalars, batch_invariant, reuse_dy, *tensors)
-        return self.results(self.forward(operation, tensors, scalars, batch_invariant, False))
+        return self.forward(operation, tensors, scalars, batch_invariant, False)[self.picked]
 
     def call_backward(self, *arguments: Any) -> Any:
         """`ops.backward`, also for DTensors."""
@@ -186,7 +185,7 @@ class Op:
         is_saving = (is_traced() or is_grad_enabled()) and any(
             tensor is not None and tensor.requires_grad for tensor in tensors
         )
-        return self.results(self.ops.forward(*tensors, *scalars, batch_invariant, is_saving))
+        return self.ops.forward(*tensors, *scalars, batch_invariant, is_saving)[self.picked]
 
     def _transformed(self, tensors: tuple[Any, ...], scalars: tuple[float, ...], batch_invariant: bool | None) -> Any:
         if batch_invariant is None and not is_compiling():
@@ -194,7 +193,7 @@ class Op:
         if batch_invariant:
             inside = "inside of a transform of torch.func or a forward-mode derivative"
             raise ValueError(f"batch_invariant is on {inside}: expected it off")
-        return self.results(self.operation.formula.forward(*tensors, *scalars))
+        return self.operation.formula.forward(*tensors, *scalars)[self.picked]
 
 
 class ForwardOnlyOp:

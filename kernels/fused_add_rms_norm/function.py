@@ -4,7 +4,7 @@ In: arguments. Out: y and s, with gradients. There is an `Operation` for each ro
 autograd functions that others write around a norm, with or without a fused addition.
 """
 
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Literal, get_args
 
 import torch
@@ -126,7 +126,7 @@ def fused_add_rms_norm(
 
 
 for _rounding, _calls in CALLS.items():
-    _calls.public = partial(fused_add_rms_norm, rounding=_rounding)
+    _calls.public = update_wrapper(partial(fused_add_rms_norm, rounding=_rounding), fused_add_rms_norm)
 
 
 class FusedAddRMSNorm(RMSNorm):

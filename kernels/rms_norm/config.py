@@ -4,6 +4,8 @@ from typing import Annotated
 
 from normtune.kernels.config import Config, identifier
 
+SCHEDULES = ("row", "block_row", "parts", "persistent", "split", "split_8", "cluster_2", "cluster_4", "cluster_8")
+FINISHES = ("none", "reduce", "dependent", "columns")
 LIGER_MAX_HIDDEN = 65536
 
 

@@ -5,7 +5,7 @@ In: arguments. Out: y = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) 
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, update_wrapper
 from inspect import signature
 from numbers import Integral
 from typing import Any, Literal, get_overloads, overload
@@ -247,7 +247,7 @@ rms_norm.__signature__ = signature(get_overloads(rms_norm)[0])  # type: ignore[a
 for _function in (_over_shape, *_FORMS.values()):
     _function.__name__ = _function.__qualname__ = "rms_norm"
 for _casting, _calls in CALLS.items():
-    _calls.public = rms_norm if _casting == "gemma" else partial(rms_norm, casting=_casting)
+    _calls.public = update_wrapper(partial(rms_norm, casting=_casting), rms_norm) if _casting != "gemma" else rms_norm
 
 
 class RMSNorm(torch.nn.RMSNorm):
