@@ -116,7 +116,7 @@ def figures(fit: Fit) -> Iterable[str]:
     yield ""
     yield "gap: to the best possible tree with as many leaves (proved)"
     for key, numbers in [(function.key, function.figures) for function in fit.functions]:
-        if numbers.joined or numbers.limits or numbers.strict or numbers.few:
+        if numbers.joined or numbers.limits or numbers.few:
             yield f"  {key}: {certificate(numbers)}"
     for key, numbers in fit.with_data().items():
         if numbers.loss.untimed:
@@ -155,8 +155,7 @@ def certificate(numbers: Figures) -> str:
     """The proved gap of a tree: `within 0.05 % of the best 8-leaf tree of these configs`."""
     if numbers.joined:
         return f"more than {MAX_BINS} combinations of sizes; the nearest are merged, nothing is proved"
-    limits = numbers.limits + " nowhere slower than the baseline" * numbers.strict
-    text = f"{_within(numbers.gap)}the best {numbers.leaves}-leaf tree{limits}"
+    text = f"{_within(numbers.gap)}the best {numbers.leaves}-leaf tree{numbers.limits}"
     if numbers.few:
         bound, mean = numbers.few
         text += f", these configs {_within(mean - bound)}the best {numbers.configs}"

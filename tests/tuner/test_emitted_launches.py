@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitting.baseline import Incumbent
 from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
@@ -113,7 +112,7 @@ def test_whatever_is_fitted_is_legal_at_every_shape(seed: int, shapes: list[tupl
     )
     legality = Legality(spec, target, served, (variant,) if variant else all_variants(spec))
     before = random_tree(draw, configs, draw.randint(0, 3))
-    incumbent = draw.choice([None, Incumbent(lambda shape: choose(before, shape), draw.random() < 0.5)])
+    incumbent = draw.choice([None, lambda shape: choose(before, shape)])
     try:
         tree = fit_function(Case(matrix, legality, options, incumbent)).tree
     except NormtuneError:  # no config is legal where these would have to answer

@@ -439,7 +439,7 @@ def test_a_table_defines_the_classes_that_it_needs(tmp_path) -> None:
     assert names["lookup"]("toy", "bfloat16", 1, 64) == (64, 1)  # type: ignore[operator]
     assert names["lookup"]("toy", "bfloat16", 9, 64) == ("torch",)  # type: ignore[operator]
     assert names["lookup"]("rms", "bfloat16", 9, 64).num_warps == 8  # type: ignore[operator]
-    assert "def other_bfloat16(rows: int, hidden: int) -> ToyConfig:" in text
+    assert 'def other_bfloat16(rows: int, hidden: int) -> "ToyConfig":' in text
     trees = parse.trees(text)
     assert trees == {one.key: one.tree for one in functions}
     assert type(trees[Key.parse("other", "bfloat16")].config) is ToyConfig  # type: ignore[union-attr]
