@@ -92,7 +92,10 @@ def rms_norm_gated_backward_bfloat16(rows: int, hidden: int) -> "Config":
     return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
 
 
-def rms_norm_gated_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> "Config":
+def rms_norm_gated_backward_batch_invariant_bfloat16(
+    rows: int,
+    hidden: int,
+) -> "Config":
     if hidden <= 511:
         if hidden <= 255:
             if hidden <= 128:

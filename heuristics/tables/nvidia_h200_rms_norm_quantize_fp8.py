@@ -1092,7 +1092,12 @@ TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8 = TransposeConfig(
 )
 
 
-def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "tuple[int | str, ...]":
+def lookup(
+    operator: str,
+    dtype: str,
+    rows: int,
+    hidden: int,
+) -> "tuple[int | str, ...]":
     """The config for `rows` rows of `hidden` elements.
 
     Beyond the sizes in `MEASURED` the answers are those of the outermost regions.
