@@ -75,6 +75,17 @@ class Listed(tuple[Config, ...]):
         """Those with these values of knobs."""
         return Listed(one for one in self if wanted.items() <= one._asdict().items())
 
+    def of_trial(self, trial: Any) -> Config:
+        """A config of values of the knobs, which a trial of Optuna draws one by one; it may be none of these."""
+        values: dict[str, int | str] = {}
+        for knob in self[0]._fields:
+            own = sorted({getattr(config, knob) for config in self})
+            if isinstance(own[0], str):
+                values[knob] = trial.suggest_categorical(knob, own)
+            else:
+                values[knob] = own[trial.suggest_int(knob, 0, len(own) - 1)]
+        return self[0]._replace(**values)
+
     @cached_property
     def _set(self) -> frozenset[Config]:
         return frozenset(self)

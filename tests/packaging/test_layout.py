@@ -141,7 +141,7 @@ ROOMS = {
     ),
     "tuner/search/sampler": Room(
         r"tuner/search/sampler\.py",
-        "light results tuner/plan tuner/search tuner/search/plane",
+        "light results tuner/plan tuner/search",
         "optuna",
     ),
     "tuner/staleness/code": Room(r"tuner/staleness/(__init__|code)\.py", "light kernels/calling", "triton"),

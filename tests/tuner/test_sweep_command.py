@@ -47,7 +47,7 @@ def test_bad_budgets(text):
         ("", {}),
         (
             "--device cuda:1 --operator qk_norm --operator rms_norm_forward --dtype float16 --dtype float32 "
-            "--effort portfolio --grid probe --rows 1,64 --hidden 768 --space full --strategy plane "
+            "--effort portfolio --grid recording --rows 1,64 --hidden 768 --space full --strategy plane "
             "--seed 3 --baseline nvidia-h200 --regime warm --budget 8m --retry-failed --cache binaries --dry-run "
             "--store a.db",
             {
@@ -55,7 +55,7 @@ def test_bad_budgets(text):
                 "operators": ("qk_norm", "rms_norm_forward"),
                 "dtypes": ("float16", "float32"),
                 "effort": "portfolio",
-                "grid": "probe",
+                "grid": "recording",
                 "rows": [1, 64],
                 "hidden": [768],
                 "space": "full",
@@ -194,8 +194,8 @@ def test_what_is_given_wins_over_what_effort_implies():
     assert Request(**replay).chosen == Effort("default", "recorded", "adaptive", None)
     assert Request(**replay, effort="portfolio").chosen == Effort("default", "portfolio", "adaptive", 60.0)
     assert Request(**replay, space="full", strategy="plane").chosen == Effort("default", "full", "plane", None)
-    given = Request(effort="portfolio", grid="probe", space="full", strategy="exhaustive", budget_seconds=120.0)
-    assert given.chosen == Effort("probe", "full", "exhaustive", 120.0)
+    given = Request(effort="portfolio", grid="recording", space="full", strategy="exhaustive", budget_seconds=120.0)
+    assert given.chosen == Effort("recording", "full", "exhaustive", 120.0)
 
 
 @pytest.mark.long

@@ -23,13 +23,6 @@ _RECORDING_HIDDEN = tuple(
         | {10240, 12800, 14336, 15872, 18432, 20480, 22016, 24576, 25600, 28672, 29568}
     )
 )
-# Corners, edges and middle, for trials of the full space that show which knobs the default space needs.
-_PROBE = (
-    *((1, 64), (1, 4096), (1, 32768), (64, 128), (64, 4096), (128, 32768), (512, 2048), (1024, 5120), (1024, 8192)),
-    *((4096, 128), (4096, 1536), (4096, 4096), (4096, 8192), (4096, 16384), (8192, 32768), (32768, 256)),
-    *((32768, 4096), (65536, 768), (262144, 64), (262144, 1024)),
-)
-
 _DEFAULT = tuple((rows, hidden) for hidden in _DEFAULT_HIDDEN for rows in _DEFAULT_ROWS)
 
 GRIDS: dict[str, tuple[Shape, ...]] = {
@@ -40,7 +33,6 @@ GRIDS: dict[str, tuple[Shape, ...]] = {
         shape for shape in _DEFAULT if (_DEFAULT_ROWS.index(shape[0]) + _DEFAULT_HIDDEN.index(shape[1])) % 3 == 0
     ),
     "recording": tuple((rows, hidden) for hidden in _RECORDING_HIDDEN for rows in _RECORDING_ROWS),
-    "probe": _PROBE,
 }
 
 

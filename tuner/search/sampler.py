@@ -9,30 +9,28 @@ import sqlite3
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
-from inspect import isclass, signature
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import optuna
 
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config, Implementation
-from normtune.kernels.config_space import Drawn
+from normtune.kernels.config_space import Drawn, Listed
 from normtune.kernels.problem import Problem
-from normtune.results.records import Coverage, Outcome
+from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import ConfigsOf, Task
 from normtune.tuner.plan.pool import Candidate, Pool
 from normtune.tuner.plan.task_queue import TaskQueue
 from normtune.tuner.search.paired import chained
-from normtune.tuner.search.plane.group import distance
 from normtune.tuner.search.protocol import Known, Race, Search, medians_of
 from normtune.tuner.search.race import LOOKS, race
 
-# New configs of a task, beside the best one. Proposals before a random config is taken; problems in progress; nearest
-# problems whose best configs come first. A problem is done after this share of its candidates, and at least so many.
-PROPOSALS, _TRIES, _OPEN, _NEIGHBOURS, SHARE, LEAST = 4, 16, 4, 3, 0.1, 24
+# New configs of a task, beside the best one; most trials for them, before others; problems in progress. A problem
+# is done after this share of its candidates, and at least so many.
+PROPOSALS, _TRIALS, _OPEN, SHARE, LEAST = 4, 32, 4, 0.1, 24
 
 
 class SamplerSearch(Search):
@@ -51,31 +49,31 @@ class SamplerSearch(Search):
         advice: ConfigsOf | None = None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        warnings.filterwarnings("ignore", ".*is experimental|Clip non-finite values")
         storage, suffix = None if studies is None else _storage(studies), uuid.uuid4().hex[:8]
-        self._problems: dict[Problem, _ProblemStudy] = {}
+        self._studies: dict[Problem, _ProblemStudy] = {}
         for task in TaskQueue(tasks).pending():
-            name, sampler = f"{self.name} {task.problem} {suffix}", self.sampler(seed=seed)
-            create = partial(optuna.create_study, study_name=name, sampler=sampler, storage=storage)
             stored, advised = known.get(task.problem, {}), (advice or {}).get(task.problem, ())
-            self._problems[task.problem] = _ProblemStudy(task, stored, advised, seed, most, create)
+            drawn, times = task.drawn([*advised, *stored], seed, most or 0), medians_of(stored)
+            logs = {c: math.log(times[c]) if c in times else math.inf for c in drawn.configs if c in stored}
+            first = [c for c in drawn.configs if c not in logs and (c in advised or isinstance(c, Implementation))]
+            usual = min(most or max(LEAST, math.ceil(SHARE * drawn.size)), drawn.size) - len(logs)
+            pool, kernels = task.candidates, Listed(c for c in drawn.configs if not isinstance(c, Implementation))
+            space = pool.space if isinstance(pool, Pool) and isinstance(pool.space, Drawn) else kernels
+            name, sampler = f"{self.name} {task.problem} {suffix}", self.sampler(seed=seed)
+            study = cache(partial(optuna.create_study, study_name=name, sampler=sampler, storage=storage))
+            self._studies[task.problem] = _ProblemStudy(task, drawn, space, study, logs, max(usual, len(first)), first)
 
     def pending(self) -> Sequence[Task]:
         """The problems that are not done, each with about as many configs as will be timed."""
-        undone = [(problem, one) for problem, one in self._problems.items() if one.room]
-        return [Task(problem, tuple(one.untimed[: max(2, one.room)])) for problem, one in undone]
+        return [Task(one.task.problem, tuple(one.untimed()[: max(2, one.room)])) for one in self._undone()]
 
     def ask(self) -> Iterator[Task]:
         """The next task of a few problems; the same ones until one of them is measured."""
-        undone = [(problem, one) for problem, one in self._problems.items() if one.room]
-        undone.sort(key=lambda pair: (not pair[1].trials, len(pair[1].logs) // PROPOSALS))
-        for problem, one in undone[:_OPEN]:
-            best = {other: study.best for other, study in self._problems.items() if other.key == problem.key}
-            near = sorted(filter(best.get, best), key=lambda other: (distance(problem, other), other))
-            try:
-                yield Task(problem, one.next([config for other in near[: 1 + _NEIGHBOURS] for config in best[other]]))
-            except ImportError as error:
-                raise UsageError(f"strategy {self.name} needs a package that is not installed: {error}") from None
+        try:
+            yield from map(_ProblemStudy.next, self._undone()[:_OPEN])
+        except ImportError as error:
+            raise UsageError(f"strategy {self.name} needs a package that is not installed: {error}") from None
 
     def race(self, task: Task) -> Race:
         """A race of up to 16 rounds."""
@@ -83,152 +81,70 @@ class SamplerSearch(Search):
 
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Pass the outcomes to the problem's study."""
-        self._problems[task.problem].tell(outcomes)
+        self._studies[task.problem].tell(outcomes)
+
+    def _undone(self) -> list["_ProblemStudy"]:
+        return sorted((one for one in self._studies.values() if one.room), key=lambda one: len(one.logs))
 
 
+@dataclass
 class _ProblemStudy:
     """Log times of the configs of a problem, infinite for failures, and the trials of those to be measured next."""
 
-    def __init__(
-        self,
-        task: Task,
-        stored: Mapping[Config, Coverage],
-        advised: Sequence[Config],
-        seed: int,
-        most: int | None,
-        create: Callable[[], optuna.Study],
-    ) -> None:
-        self._pool = task.candidates if isinstance(task.candidates, Pool) else None
-        listed = task.drawn([*advised, *stored], seed, most or 0).candidates
-        self._candidates = {candidate.config: candidate for candidate in listed}
-        self._kernels = [config for config in self._candidates if not isinstance(config, Implementation)]
-        self._first = [*(config for config in self._candidates if isinstance(config, Implementation)), *advised]
-        self._most = min(most or max(LEAST, math.ceil(SHARE * len(listed))), len(listed))
-        self._random, self._create = Random(seed), create
-        times = medians_of(stored)
-        self.logs = {c: math.log(times[c]) if c in times else math.inf for c in stored if c in self._candidates}
-        self.trials: dict[Config, optuna.Trial | None] = {}
+    task: Task
+    drawn: Task
+    space: Drawn | Listed
+    study: Callable[[], optuna.Study]
+    logs: dict[Config, float]
+    room: int
+    new: list[Config]
+    trials: list[tuple[optuna.Trial, list[Candidate]]] = field(default_factory=list)
 
-    @property
-    def room(self) -> int:
-        """Number of configs still to be measured, at least the first ones."""
-        return max(self._most - len(self.logs), sum(config not in self.logs for config in self._first))
-
-    @property
-    def best(self) -> list[Config]:
-        """The best config, if one was timed."""
-        return sorted(self._timed, key=lambda config: (self.logs[config], config))[:1]
-
-    @property
     def untimed(self) -> list[Candidate]:
         """The candidates that were not measured."""
-        return [candidate for config, candidate in self._candidates.items() if config not in self.logs]
+        return [candidate for candidate in self.drawn.candidates if candidate.config not in self.logs]
 
-    def next(self, near: Sequence[Config]) -> tuple[Candidate, ...]:
-        """New configs, first ones and the best nearby before proposals, and the best so far; the same until `tell`."""
-        if not self.trials:
-            admitted = dict.fromkeys(map(self._admitted, [*self._first, *near]))
-            first = [config for config in admitted if config and config not in self.logs]
-            for turn in range(min(PROPOSALS, self.room)):
-                config, trial = (first[turn], None) if turn < len(first) else self._proposal()
-                self.trials[config] = trial
-        return tuple(sorted(self._candidates[config] for config in {*self.trials, *self.best}))
+    def next(self) -> Task:
+        """New configs and the best so far; the same until `tell`."""
+        if not self.new:
+            count = min(PROPOSALS, self.room)
+            while len(self.new) < count and len(self.trials) < _TRIALS:
+                trial = self.study().ask()
+                drawn = self.task.among(filter(None, [self.space.of_trial(trial)]))
+                self.trials.append((trial, drawn))
+                self.new += [one.config for one in drawn if one.config not in {*self.logs, *self.new}]
+            self.new = [*dict.fromkeys([*self.new, *(one.config for one in self.untimed())])][:count]
+        best = sorted(self._timed(), key=lambda config: (self.logs[config], config))[:1]
+        return Task(self.task.problem, tuple(self.task.among([*self.new, *best])))
 
     def tell(self, outcomes: Mapping[Config, Outcome]) -> None:
-        """Learn the outcomes; empty ones end the problem."""
-        times = chained(self._timed, {config: one for config, one in outcomes.items() if config != COPY})
-        self.logs |= dict.fromkeys(self.trials, math.inf) | times
-        for config, trial in self.trials.items():
-            if trial:
-                self._end(trial, self.logs[config])
-        self.trials = {}
-        if not outcomes:
-            self._most, self._first = 0, []
+        """Learn the outcomes and end the trials; empty ones end the problem."""
+        times = chained(self._timed(), {config: one for config, one in outcomes.items() if config != COPY})
+        self.logs |= dict.fromkeys(self.new, math.inf) | times
+        most = max(self._timed().values(), default=math.inf)
+        for trial, drawn in self.trials:
+            self.study().tell(trial, min([most, *(self.logs[one.config] for one in drawn)]))
+        self.room, self.new, self.trials = self.room - len(self.new) if outcomes else 0, [], []
 
-    @property
     def _timed(self) -> dict[Config, float]:
         return {config: log for config, log in self.logs.items() if log < math.inf}
-
-    @cached_property
-    def _study(self) -> optuna.Study:
-        return self._create()
-
-    def _proposal(self) -> tuple[Config, optuna.Trial | None]:
-        """A new config and its trial; a random config after too many proposals of others."""
-        for _ in range(_TRIES):
-            trial = self._study.ask()
-            config = self._admitted(self._proposed(trial))
-            if config and config not in self.logs and config not in self.trials:
-                return config, trial
-            self._end(trial, self.logs.get(config) if config else math.inf)
-        return self._random.choice([one.config for one in self.untimed if one.config not in self.trials]), None
-
-    def _proposed(self, trial: optuna.Trial) -> Config | None:
-        """The config that a trial draws, legal or not, where no function does of any values of the knobs."""
-        if self._pool and isinstance(self._pool.space, Drawn):
-            return self._pool.space.of_trial(trial)
-        values: dict[str, Any] = {}
-        for knob in self._kernels[0]._fields if self._kernels else ():
-            own = sorted({getattr(config, knob) for config in self._kernels})
-            is_text = isinstance(own[0], str)
-            values[knob] = (
-                trial.suggest_categorical(knob, own) if is_text else own[trial.suggest_int(knob, 0, len(own) - 1)]
-            )
-        return self._kernels[0]._replace(**values) if values else None
-
-    def _admitted(self, config: Config | None) -> Config | None:
-        """The candidate with the launch of a config, which joins the others; None if it is illegal."""
-        found = config and (self._candidates.get(config) or (self._pool and self._pool.of(config)))
-        return self._candidates.setdefault(found.config, found).config if found else None
-
-    def _end(self, trial: optuna.Trial, log: float | None) -> None:
-        """Tell a trial its log time, at most the greatest one here; it fails if there is none."""
-        most = max(self._timed.values(), default=None)
-        if log is None or most is None:
-            self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        else:
-            self._study.tell(trial, min(most, log))
-
-
-def search_of_sampler(name: str, sampler: str) -> type[SamplerSearch]:
-    """The search of this name with a sampler of Optuna.
-
-    Raises:
-        UsageError: Optuna has none of this name that needs no other argument than a seed.
-    """
-    usable: dict[str, Any] = {}
-    for one, made in vars(optuna.samplers).items():
-        parameters = signature(made).parameters if isclass(made) and one in optuna.samplers.__all__ else {}
-        # `BruteForceSampler` stops a study by itself, which only Optuna's own loop may do.
-        if "seed" in parameters and one != "BruteForceSampler":
-            usable |= {one: made} if all(p.default is not p.empty for p in parameters.values()) else {}
-    if sampler not in usable:
-        raise UsageError(f"unknown sampler of Optuna {sampler!r}: expected one of {', '.join(sorted(usable))}")
-    return type("NamedSamplerSearch", (SamplerSearch,), {"name": name, "sampler": usable[sampler]})
 
 
 def _storage(path: Path) -> optuna.storages.RDBStorage:
     """The storage of studies in an SQLite file, which is created if it does not exist."""
-    where = f"--studies is {str(path)!r}"
-    if not path.parent.is_dir():
-        raise UsageError(f"{where}: the folder {path.parent} does not exist, create it or name another")
+
+    def connected() -> sqlite3.Connection:  # a trial takes 0.02 s, not 0.2 s as with Optuna's default
+        connection = sqlite3.connect(path, timeout=60.0, check_same_thread=False)
+        connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
+        return connection
+
     try:
-        tables = set()
-        if path.exists() and path.stat().st_size:
-            with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
-                tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if not tables or {"studies", "trials", "version_info"} <= tables:
-            return optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"creator": partial(_connected, path)})
-        reason = "not a database of Optuna"
-    except (sqlite3.Error, OSError) as error:
-        reason = f"not a usable SQLite file ({error})"
-    except Exception as error:  # errors of SQLAlchemy and of Optuna, which have no common class
-        reason = f"Optuna cannot keep studies there ({' '.join(str(error).split())[:200]})"
-    raise UsageError(f"{where}: {reason}, expected a database of Optuna or a new file")
-
-
-def _connected(path: Path) -> sqlite3.Connection:
-    """A connection with which a trial takes 0.02 s, not 0.2 s as with Optuna's default."""
-    connection = sqlite3.connect(path, timeout=60.0, check_same_thread=False)
-    connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
-    return connection
+        with closing(sqlite3.connect(path)) as database:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+        if tables and not {"studies", "trials", "version_info"} <= tables:
+            raise ValueError("it has other tables")
+        return optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"creator": connected})
+    except Exception as error:  # of SQLite, SQLAlchemy and Optuna, which have no common class
+        reason = " ".join(str(error).split())[:200]
+        expected = "expected a database of Optuna, or a new file in a folder that exists"
+        raise UsageError(f"--studies is {str(path)!r}, not a database of Optuna ({reason}): {expected}") from None

@@ -67,8 +67,7 @@ class SweepOptions:
         default="default",
     )
     grid: str | None = option(
-        "Shapes: default; quick, a third of these; recording, for a shipped table; probe, corners, edges and middle. "
-        "Default: the grid of --effort."
+        "Shapes: default; quick, a third of these; recording, for a shipped table. Default: the grid of --effort."
     )
     rows: Sequence[int] | None = option(
         "Numbers of rows instead of those of the grid: 1,64,4096.", LIST, read=partial(parse_sizes, "rows")

@@ -3,12 +3,11 @@
 import pytest
 
 from normtune.errors import UsageError
-from normtune.tuner.plan.grids import GRIDS, MAX_ELEMENTS, shapes, shapes_of
+from normtune.tuner.plan.grids import MAX_ELEMENTS, shapes, shapes_of
 
 
 def test_sizes_of_the_grids():
     assert 180 <= len(shapes("default")) <= 200
-    assert len(shapes("probe")) == 20
     recording = shapes("recording")
     assert {rows for rows, _ in recording} == {2**power for power in range(19)} | {192, 320, 576, 768, 1536, 3072}
     for hidden in (
@@ -19,9 +18,8 @@ def test_sizes_of_the_grids():
     assert max(rows * hidden for rows, hidden in recording) == MAX_ELEMENTS
 
 
-def test_a_replay_of_the_recording_has_every_default_and_no_probe_is_larger():
+def test_a_replay_of_the_recording_has_every_default():
     assert set(shapes("default")) <= set(shapes("recording"))
-    assert all(rows * hidden <= MAX_ELEMENTS for rows, hidden in GRIDS["probe"])
 
 
 def test_the_quick_grid_is_an_even_third_with_its_corners():
@@ -41,7 +39,7 @@ def test_own_sizes():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("huge",), "unknown grid 'huge': expected one of default, quick, recording, probe"),
+        (("huge",), "unknown grid 'huge': expected one of default, quick, recording"),
         (("default", [0], None), "rows has 0: expected positive integers"),
         (("default", None, [-64]), "hidden has -64"),
         (("default", [1.5], None), "rows has 1.5"),

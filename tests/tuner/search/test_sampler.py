@@ -118,8 +118,8 @@ def test_a_whole_small_space_is_measured_once_and_the_search_ends():
 
 def test_what_fails_is_illegal_or_was_timed_has_a_value_and_is_not_measured_again():
     simulate(partial(Watched, seed=3, most=60), [space()], 0, math.inf)
-    (of_problem,) = Watching.last._problems.values()
-    trials = [trial for trial in of_problem._study.get_trials() if trial.value is not None]
+    (of_problem,) = Watching.last._studies.values()
+    trials = [trial for trial in of_problem.study().get_trials() if trial.value is not None]
     illegal = [trial.value for trial in trials if trial.params["width"] + trial.params["height"] >= 10]
     assert len(illegal) >= 2 and min(illegal) > min(trial.value for trial in trials)
     assert len(trials) > 60 and len(of_problem.logs) == 60
@@ -134,13 +134,13 @@ def known(statuses):
     }
 
 
-def test_the_best_of_the_nearest_shapes_are_proposed_first_and_problems_take_turns():
+def test_problems_take_turns_and_each_has_its_own_best_beside_new_configs():
     tasks = [space(rows=rows).task for rows in (1, 64, 128, 4096)]
     search = TPE(tasks, {task.problem: known({TILES[n]: 100, TILES[9]: 200}) for n, task in enumerate(tasks) if n != 2})
     asked = {task.problem.rows: task.configs for task in search.ask()}
-    assert set(asked) == {1, 64, 128, 4096}
-    assert {TILES[0], TILES[1], TILES[3]} <= set(asked[128])
-    assert TILES[0] in asked[64] and TILES[9] not in asked[64]
+    assert [len(asked[rows]) for rows in (1, 64, 128, 4096)] == [PROPOSALS + 1, PROPOSALS + 1, PROPOSALS, PROPOSALS + 1]
+    assert [TILES[n] in asked[rows] for n, rows in ((0, 1), (1, 64), (3, 4096))] == [True] * 3
+    assert not any(TILES[9] in configs for rows, configs in asked.items() if rows != 128)
     simulate(Watched, [space(rows=rows) for rows in (1, 64, 128)], 0, math.inf)
     assert len({task.problem for task in Watching.tasks[:3]}) == 3
 
@@ -178,13 +178,13 @@ def test_a_file_of_anything_else_stays_as_it_is(tmp_path):
     Store.open(f"sqlite:///{tmp_path}/store.db").close()
     (tmp_path / "text.db").write_text("something" * 100)
     for name, told in (
-        ("store.db", "not a database of Optuna"),
-        ("text.db", "not a usable SQLite file"),
-        ("no/a.db", "folder"),
+        ("store.db", "it has other tables"),
+        ("text.db", "file is not a database"),
+        ("no/a.db", "unable to open database file"),
     ):
         path = tmp_path / name
         before = path.read_bytes() if path.exists() else None
-        with one_line(UsageError, told) as caught:
+        with one_line(UsageError, rf"{told}\): expected a database of Optuna, or a new file in a folder") as caught:
             TPE([space().task], {}, studies=path)
         assert str(path) in str(caught.value)
         assert (path.read_bytes() if path.exists() else None) == before
