@@ -11,7 +11,6 @@ import inspect
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from textwrap import dedent
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
@@ -58,6 +57,7 @@ _OTHER_METHODS = {"__init__", "extra_repr", "reset_parameters"}
 _DTYPES = frozenset({torch.bfloat16, torch.float16, torch.float32})
 # Modules with one of these classes do more with a module inside than to call it.
 _WRAPPERS = {"BaseTunerLayer", "FSDPModule", "FullyShardedDataParallel", "ModulesToSaveWrapper"}
+_classes: dict[type[torch.nn.Module], type[torch.nn.Module]] = {}
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class _Patched(torch.nn.Module):
         return self._call(inputs[0], weight, getattr(self, eps), offset)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        _, _, *state = super().__reduce_ex__(protocol)
-        return (_blank, (self._original,), *state)
+        reduced: Any = super().__reduce_ex__(protocol)
+        return (_blank, (self._original,), *reduced[2:])
 
 
 def _is_alike(casting: str, x: Tensor, weight: Tensor | None) -> bool:
@@ -206,7 +206,7 @@ def _wrapping(module: torch.nn.Module) -> str:
 def _obstacle(module: torch.nn.Module) -> str:
     """Why a norm stays as it is; empty if it can be replaced."""
     if type(module).__bases__ != (torch.nn.Module,):
-        return f"it is a subclass of {type(module).__base__.__name__}"
+        return f"it is a subclass of {type(module).__bases__[0].__name__}"
     if _formula_of(type(module)) is None:
         return "its source is none that normtune knows"
     if "forward" in vars(module):
@@ -225,17 +225,18 @@ def _formula_of(kind: type) -> Formula | None:
     return FORMULAS.get(digest_of(kind))
 
 
-@cache
-def _patched(kind: Any) -> type[torch.nn.Module]:
-    """The class that replaces a known one."""
-    formula = FORMULAS[digest_of(kind)]
-    members = {
-        "__module__": kind.__module__,
-        "_original": kind,
-        "_formula": formula,
-        "_call": staticmethod(FORMS[formula.casting]),
-    }
-    return type(f"Normtune{kind.__name__}", (_Patched, kind), members)
+def _patched(kind: type[torch.nn.Module]) -> type[torch.nn.Module]:
+    """The class that replaces a known one, always the same."""
+    if kind not in _classes:
+        formula = FORMULAS[digest_of(kind)]
+        members = {
+            "__module__": kind.__module__,
+            "_original": kind,
+            "_formula": formula,
+            "_call": staticmethod(FORMS[formula.casting]),
+        }
+        _classes[kind] = type(f"Normtune{kind.__name__}", (_Patched, kind), members)
+    return _classes[kind]
 
 
 def _blank(kind: type[torch.nn.Module]) -> torch.nn.Module:

@@ -5,6 +5,7 @@ import functools
 import importlib
 import itertools
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -301,7 +302,7 @@ def test_a_compiled_model_is_left_alone_and_a_patched_one_compiles(classes):
     assert report.replacements == {"2": "LlamaRMSNorm"} and report.obstacles == {"0": COMPILED}
     normtune.unpatch(model)
     model[0]._compiled_call_impl = None
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    compiled: Any = torch.compile(model, backend="eager", fullgraph=True)
     assert only(normtune.patch(compiled)) == COMPILED
     assert len(normtune.patch(model).replacements) == 2
     assert torch.equal(compiled(rows(torch.float32)), expected)
