@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from normtune.kernels.custom_op.decorator import kernel_operator
     from normtune.kernels.fused_add_rms_norm.function import FusedAddRMSNorm, fused_add_rms_norm, rms_norm_backward
     from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
+    from normtune.kernels.patch import Patch, patch, unpatch
     from normtune.kernels.qk_norm.function import qk_norm
     from normtune.kernels.rms_norm.function import RMSNorm, rms_norm
     from normtune.kernels.rms_norm_gated.function import RMSNormGated, rms_norm_gated
@@ -46,6 +47,7 @@ _HOMES = {
     "IllegalConfigError": "kernels.operator",
     "NormtuneError": "errors",
     "OperatorSpec": "kernels.operator",
+    "Patch": "kernels.patch",
     "RMSNorm": "kernels.rms_norm.function",
     "RMSNormGated": "kernels.rms_norm_gated.function",
     "Report": "heuristics.api.report",
@@ -67,6 +69,7 @@ _HOMES = {
     "list_data": "results.api",
     "load_table": "kernels.tablefile.locate",
     "merge_data": "results.api",
+    "patch": "kernels.patch",
     "qk_norm": "kernels.qk_norm.function",
     "register": "kernels.operator",
     "rms_norm": "kernels.rms_norm.function",
@@ -79,6 +82,7 @@ _HOMES = {
     "sweep": "tuner.sweep.api",
     "transpose_fp8": "kernels.transpose_fp8.function",
     "uninstall": "heuristics.writing.installing",
+    "unpatch": "kernels.patch",
     "use_batch_invariant": "kernels.calling.batch_invariant",
     "use_table": "kernels.calling.dispatch",
     "warmup": "kernels.warmup",
@@ -91,6 +95,7 @@ __all__ = [
     "IllegalConfigError",
     "NormtuneError",
     "OperatorSpec",
+    "Patch",
     "RMSNorm",
     "RMSNormGated",
     "Report",
@@ -113,6 +118,7 @@ __all__ = [
     "list_data",
     "load_table",
     "merge_data",
+    "patch",
     "qk_norm",
     "register",
     "report",
@@ -125,6 +131,7 @@ __all__ = [
     "sweep",
     "transpose_fp8",
     "uninstall",
+    "unpatch",
     "use_batch_invariant",
     "use_table",
     "warmup",

@@ -104,8 +104,8 @@ def _form(op: Op) -> Callable[..., Tensor]:
     return rms_norm
 
 
-_FORMS = {casting: _form(op) for casting, op in CALLS.items()}
-_rms_norm = _FORMS["gemma"]
+FORMS = {casting: _form(op) for casting, op in CALLS.items()}
+_rms_norm = FORMS["gemma"]
 _INTEGERS = (Integral, torch.SymInt)
 
 
@@ -186,7 +186,7 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
     if "casting" in named:
         casting = named["casting"]
         check_choice("casting", casting, CALLS)
-        call = _FORMS[casting]
+        call = FORMS[casting]
     given = (*arguments, *named.values())
     if has_torch_function(given) and any(map(is_proxy, given)):
         return handle_torch_function(rms_norm, given, *arguments, **named)  # type: ignore[no-any-return]
@@ -244,7 +244,7 @@ def shape_of(normalized_shape: Any) -> tuple[int, ...]:
 # `help` shows the first form, and the docstring the other.
 rms_norm.__signature__ = signature(get_overloads(rms_norm)[0])  # type: ignore[attr-defined]
 # So that a TypeError about the arguments names the public function.
-for _function in (_over_shape, *_FORMS.values()):
+for _function in (_over_shape, *FORMS.values()):
     _function.__name__ = _function.__qualname__ = "rms_norm"
 for _casting, _calls in CALLS.items():
     _calls.public = update_wrapper(partial(rms_norm, casting=_casting), rms_norm) if _casting != "gemma" else rms_norm

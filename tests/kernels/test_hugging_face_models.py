@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from normtune import RMSNorm
+import normtune
+from normtune.kernels.patch import FORMULAS, digest_of
 
 transformers = pytest.importorskip("transformers")
 
@@ -15,29 +16,23 @@ SMALL = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 16,
+    "pad_token_id": 0,
     "attn_implementation": "eager",
 }
-# Of each: its config, the name of its norm, and the norm that rounds at the same places.
-MODELS = {
-    "Llama": ("LlamaRMSNorm", {"casting": "llama"}),
-    "Qwen3": ("Qwen3RMSNorm", {"casting": "llama"}),
-    "Mistral": ("MistralRMSNorm", {"casting": "llama"}),
-    "Gemma2": ("Gemma2RMSNorm", {"casting": "gemma", "offset": 1.0}),
-    "Gemma3Text": ("Gemma3RMSNorm", {"casting": "gemma", "offset": 1.0}),
-}
-
-
-def with_our_norms(model, norm, options):
-    """The model with each of its norms replaced, and their number."""
-    names = [name for name, module in model.named_modules() if type(module).__name__ == norm]
-    for name in names:
-        parent, _, last = name.rpartition(".")
-        theirs = model.get_submodule(name)
-        eps = getattr(theirs, "variance_epsilon", None) or theirs.eps
-        ours = RMSNorm(theirs.weight.shape[0], eps, dtype=theirs.weight.dtype, **options)
-        ours.load_state_dict(theirs.state_dict())
-        setattr(model.get_submodule(parent), last, ours)
-    return len(names)
+MODELS = ["Llama", "Qwen3", "Mistral", "Phi3", "Gemma2", "Gemma3Text", "Olmo2"]
+# A class of each known formula, with the model that has it.
+NORMS = [
+    ("llama", "LlamaRMSNorm"),
+    ("llama4", "Llama4TextRMSNorm"),
+    ("llama4", "Llama4TextL2Norm"),
+    ("t5", "T5LayerNorm"),
+    ("olmo2", "Olmo2RMSNorm"),
+    ("helium", "HeliumRMSNorm"),
+    ("moshi", "MoshiRMSNorm"),
+    ("gemma4", "Gemma4RMSNorm"),
+    ("gemma", "GemmaRMSNorm"),
+    ("inkling2", "Inkling2UnweightedRMSNorm"),
+]
 
 
 def run(model, tokens):
@@ -48,7 +43,6 @@ def run(model, tokens):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_have_the_same_bits_and_gradients_differ_by_rounding(name):
-    norm, options = MODELS[name]
     config = getattr(transformers, f"{name.removesuffix('Text')}{'Text' * name.endswith('Text')}Config")(**SMALL)
     torch.manual_seed(0)
     model = getattr(transformers, f"{name.removesuffix('Text')}ForCausalLM")(config).to(torch.bfloat16)
@@ -58,10 +52,32 @@ def test_logits_have_the_same_bits_and_gradients_differ_by_rounding(name):
     expected, gradients = run(model, tokens)
     model.zero_grad()
     state = {key: value.clone() for key, value in model.state_dict().items()}
-    assert with_our_norms(model, norm, options) >= 5
+    report = normtune.patch(model)
+    assert len(report.replacements) >= 5 and not report.obstacles
     model.load_state_dict(state)
     logits, ours = run(model, tokens)
     assert torch.equal(logits, expected)
     for key, gradient in gradients.items():
         difference = (ours[key].float() - gradient.float()).norm()
         assert difference <= 0.02 * gradient.float().norm() + 1e-6, key
+
+
+@pytest.mark.parametrize("model, name", NORMS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_the_norms_of_all_formulas_have_the_same_bits(model, name, dtype):
+    module = pytest.importorskip(f"transformers.models.{model}.modeling_{model}")
+    kind = getattr(module, name)
+    norm = (kind() if FORMULAS[digest_of(kind)].has_weight is False else kind(1000)).to(dtype)
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(0))
+    x = 3 * torch.randn(5, 7, 1000, generator=torch.Generator().manual_seed(1)).to(dtype)
+    expected = norm(x)
+    assert normtune.patch(norm).replacements == {"": name}
+    assert torch.equal(norm(x), expected) and norm(x).dtype == expected.dtype
+
+
+def test_each_formula_is_that_of_a_class():
+    classes = [
+        getattr(pytest.importorskip(f"transformers.models.{model}.modeling_{model}"), name) for model, name in NORMS
+    ]
+    assert set(map(digest_of, [*classes, torch.nn.RMSNorm])) == set(FORMULAS)

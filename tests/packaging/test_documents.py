@@ -152,22 +152,28 @@ def test_the_console_block_shows_what_is_printed(root: Path, tmp_path: Path, run
 
 
 @pytest.mark.parametrize("affine", [True, False])
-def test_the_recipe_takes_the_place_of_the_norms_of_a_model(root: Path, affine: bool) -> None:
+def test_the_recipe_replaces_the_norms_of_a_model_and_gives_them_back(root: Path, affine: bool, capsys) -> None:
     import torch
 
     import normtune
 
-    (recipe,) = re.findall(r"^```python\n(for name.*?)^```", (root / "README.md").read_text(), re.M | re.S)
+    (recipe,) = re.findall(r"^```python\n(print\(normtune.patch.*?)^```", (root / "README.md").read_text(), re.M | re.S)
     norm = torch.nn.RMSNorm(8, eps=1e-3, elementwise_affine=affine)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), norm, torch.nn.Sequential(torch.nn.RMSNorm(8)))
     if affine:
         torch.nn.init.normal_(norm.weight)
     x = torch.randn(4, 8)
-    wanted, parameters = model(x), dict(model.named_parameters())
-    exec(recipe, {"model": model, "torch": torch, "normtune": normtune})
-    assert [type(module) is normtune.RMSNorm for module in model.modules()] == [False, False, True, False, True]
+    wanted, parameters, kinds = model(x), dict(model.named_parameters()), list(map(type, model.modules()))
+    names = {"model": model, "normtune": normtune}
+    patching, giving_back = recipe.splitlines()
+    exec(patching, names)
+    assert capsys.readouterr().out == "replaced 2 norms: 2 RMSNorm\n"
+    changed = [type(module) is not kind for module, kind in zip(model.modules(), kinds, strict=True)]
+    assert changed == [False, False, True, False, True]
     assert {name: id(one) for name, one in model.named_parameters()} == {n: id(one) for n, one in parameters.items()}
     torch.testing.assert_close(model(x), wanted)
+    exec(giving_back, names)
+    assert list(map(type, model.modules())) == kinds
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ ROOMS = {
     "light": Room(LIGHT),
     "kernels/tablefile": Room("kernels/tablefile/", "light"),
     "specs": Room(SPECS, "light"),
-    "kernels": Room(rf"(?!{LIGHT}|kernels/warmup)kernels/\w+\.py", "", "torch triton"),
+    "kernels": Room(rf"(?!{LIGHT}|kernels/(warmup|patch))kernels/\w+\.py", "", "torch triton"),
     "kernels/tiles": Room(rf"(?!{LIGHT})kernels/tiles/", "light", "triton"),
     "kernels/calling": Room(rf"(?!{LIGHT})kernels/calling/", "light kernels/tablefile", "torch triton"),
     "kernels/rms_norm": Room(
@@ -68,6 +68,7 @@ ROOMS = {
         "torch triton",
     ),
     "kernels/warmup": Room(r"kernels/warmup\.py", "light kernels/calling kernels/rms_norm", "torch"),
+    "kernels/patch": Room(r"kernels/patch\.py", "light kernels/calling kernels/rms_norm", "torch"),
     "kernels/custom_op": Room(rf"(?!{LIGHT})kernels/custom_op/", "light kernels kernels/calling", "torch"),
     "results": Room(r"results/(?!source|api|commands|merge)\w+\.py", "light kernels/tablefile", "numpy pandas rich"),
     "results/parallel": Room("results/parallel/", "light", "ray"),
