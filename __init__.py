@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from normtune.tuner.checking.api import check, check_on_device
     from normtune.tuner.doctor.checks import doctor
     from normtune.tuner.inspection.inspect import inspect_operator
+    from normtune.tuner.plan.recorded_shapes import ShapeCounts, record_shapes
     from normtune.tuner.sweep.api import sweep
 
 __version__ = "0.1.0"
@@ -49,6 +50,7 @@ _HOMES = {
     "RMSNorm": "kernels.rms_norm.function",
     "RMSNormGated": "kernels.rms_norm_gated.function",
     "Report": "heuristics.api.report",
+    "ShapeCounts": "tuner.plan.recorded_shapes",
     "Store": "results.database.store",
     "Table": "heuristics.api.fit",
     "UsageError": "errors",
@@ -68,6 +70,7 @@ _HOMES = {
     "load_table": "kernels.tablefile.locate",
     "merge_data": "results.api",
     "qk_norm": "kernels.qk_norm.function",
+    "record_shapes": "tuner.plan.recorded_shapes",
     "register": "kernels.operator",
     "rms_norm": "kernels.rms_norm.function",
     "rms_norm_backward": "kernels.fused_add_rms_norm.function",
@@ -94,6 +97,7 @@ __all__ = [
     "RMSNorm",
     "RMSNormGated",
     "Report",
+    "ShapeCounts",
     "Store",
     "Table",
     "UsageError",
@@ -114,6 +118,7 @@ __all__ = [
     "load_table",
     "merge_data",
     "qk_norm",
+    "record_shapes",
     "register",
     "report",
     "rms_norm",
