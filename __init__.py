@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from normtune.tuner.checking.api import check, check_on_device
     from normtune.tuner.doctor.checks import doctor
     from normtune.tuner.inspection.inspect import inspect_operator
+    from normtune.tuner.plan.recorded_shapes import ShapeCounts, record_shapes
     from normtune.tuner.sweep.api import sweep
 
 __version__ = "0.1.0"
@@ -51,6 +52,7 @@ _HOMES = {
     "RMSNorm": "kernels.rms_norm.function",
     "RMSNormGated": "kernels.rms_norm_gated.function",
     "Report": "heuristics.api.report",
+    "ShapeCounts": "tuner.plan.recorded_shapes",
     "Store": "results.database.store",
     "Table": "heuristics.api.fit",
     "UsageError": "errors",
@@ -71,6 +73,7 @@ _HOMES = {
     "merge_data": "results.api",
     "patch": "kernels.patch",
     "qk_norm": "kernels.qk_norm.function",
+    "record_shapes": "tuner.plan.recorded_shapes",
     "register": "kernels.operator",
     "rms_norm": "kernels.rms_norm.function",
     "rms_norm_backward": "kernels.fused_add_rms_norm.function",
@@ -99,6 +102,7 @@ __all__ = [
     "RMSNorm",
     "RMSNormGated",
     "Report",
+    "ShapeCounts",
     "Store",
     "Table",
     "UsageError",
@@ -120,6 +124,7 @@ __all__ = [
     "merge_data",
     "patch",
     "qk_norm",
+    "record_shapes",
     "register",
     "report",
     "rms_norm",

@@ -21,12 +21,11 @@ from normtune.heuristics.regret.matrix import WEIGHT, TimingMatrix
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import AXES, Problem, Shape, named_axes
-from normtune.results.exchange.csv_file import Line, read_lines, shape_of
+from normtune.results.exchange.csv_file import KIND, Line, read_lines, shape_of
 from normtune.results.options import number_of
 
 DECADES, EQUAL = "decades", "equal"
 NAMED = (DECADES, EQUAL)
-_OPTIONAL = ("operator", "dtype")
 
 
 class _WeightLine(NamedTuple):
@@ -124,7 +123,7 @@ class Weighting:
 def _entries(path: Path) -> list[_WeightLine]:
     lines, axes = _lines(path)
     entries = [
-        _WeightLine(line.place, shape_of(line, axes), _weight(line), *(line.cells.get(name, "") for name in _OPTIONAL))
+        _WeightLine(line.place, shape_of(line, axes), _weight(line), *(line.cells.get(name, "") for name in KIND))
         for line in lines
     ]
     if not any(entry.weight for entry in entries):
@@ -135,11 +134,11 @@ def _entries(path: Path) -> list[_WeightLine]:
 def _lines(path: Path) -> tuple[list[Line], tuple[str, ...]]:
     """The lines of a file, and the axes that are its columns."""
     known = named_axes()
-    lines = read_lines(path, ("weight",), (*_OPTIONAL, *{axis for axes in known for axis in axes}))
+    lines = read_lines(path, ("weight",), (*KIND, *{axis for axes in known for axis in axes}))
     for axes in known:
         if {*axes} <= lines[0].cells.keys():
             return lines, axes
-    return read_lines(path, (*AXES, "weight"), _OPTIONAL), AXES  # raises the error that names the missing columns
+    return read_lines(path, (*AXES, "weight"), KIND), AXES  # raises the error that names the missing columns
 
 
 def _weight(line: Line) -> Fraction:

@@ -307,7 +307,7 @@ def _forward_launch(
     """The launch of a forward, from the cache that all plans share if `is_shared`."""
     operation, spec = plan.operation, plan.operation.forward
     scalars = dict(zip(operation.defaults, plan.scalars, strict=True))
-    problem = _problem(operation, spec, tensors, is_saving)
+    problem = problem_of(operation, spec, tensors, is_saving)
 
     def bind() -> BoundLaunch:
         options = operation.compiler_options(scalars)
@@ -320,7 +320,7 @@ def _backward_launch(plan: CallPlan, tensors: dict[str, Tensor | None], needs_co
     operation, spec = plan.operation, plan.operation.backward
     assert spec is not None
     scalars = dict(zip(operation.defaults, plan.scalars, strict=True))
-    problem = _problem(operation, spec, tensors, needs_columns)
+    problem = problem_of(operation, spec, tensors, needs_columns)
 
     def bind() -> BoundLaunch:
         return bind_from_table(spec, problem, tensors, scalars, plan.batch_invariant)
@@ -328,7 +328,9 @@ def _backward_launch(plan: CallPlan, tensors: dict[str, Tensor | None], needs_co
     return _shared(plan, problem, tensors, bind)
 
 
-def _problem(operation: Operation, spec: OperatorSpec, tensors: Mapping[str, Tensor | None], is_whole: bool) -> Problem:
+def problem_of(
+    operation: Operation, spec: OperatorSpec, tensors: Mapping[str, Tensor | None], is_whole: bool
+) -> Problem:
     """The problem of a launch, in the widest dtype of its rows, so that its config is legal for all of them."""
     rows = [tensors[name] for name in operation.with_axes(tuple(tensors), ROWS_HIDDEN)]
     x = max(

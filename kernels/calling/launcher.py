@@ -47,12 +47,23 @@ class BoundLaunch:
         workspace: float32 elements that each launch allocates; the tensor for them is then the last of `tensors`.
         device: CUDA's number of the GPU; None if kernels are interpreted.
         reuses_dy: whether this launch of a backward may write dx into the memory of dy.
+        problem: that the launch was resolved for; None if it is of no operator.
 
     Raises:
         ValueError: in a kernel call, a tensor comes after an argument that is not a tensor.
     """
 
-    __slots__ = ("_device", "_hooks", "_launches", "_one_device", "_public", "_stream_of", "_workspace", "reuses_dy")
+    __slots__ = (
+        "_device",
+        "_hooks",
+        "_launches",
+        "_one_device",
+        "_public",
+        "_stream_of",
+        "_workspace",
+        "problem",
+        "reuses_dy",
+    )
 
     def __init__(
         self,
@@ -61,8 +72,9 @@ class BoundLaunch:
         workspace: int,
         device: int | None,
         reuses_dy: bool = False,
+        problem: Problem | None = None,
     ) -> None:
-        self.reuses_dy = reuses_dy
+        self.reuses_dy, self.problem = reuses_dy, problem
         self._device = device
         self._workspace = workspace
         self._public = [_PublicLaunch(call, tensors) for call in calls]
@@ -146,7 +158,7 @@ def bind_launch(
     calls = calls_of(spec, launch, problem, there, workspace, scalars, options)
     arguments = [*map(there.get, tensors), *([] if workspace is None else [workspace])]
     device = first.device.index if first.is_cuda else None
-    return BoundLaunch(calls, arguments, allocated, device, reuses_dy)
+    return BoundLaunch(calls, arguments, allocated, device, reuses_dy, problem)
 
 
 def calls_of(

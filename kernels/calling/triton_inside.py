@@ -366,6 +366,22 @@ def frontend_code(kernel: Any, compile: Mapping[str, Any], given: Mapping[str, A
 
     `compile` is the argument of that name which the hook of `stopped_before_compiling` gets, `given` the options in it.
     """
+    return _ttir(kernel, compile["signature"], compile["constants"], compile["configs"][0], given)
+
+
+def float_arguments(compiled: Any) -> list[str]:
+    """The names of the arguments of a compiled kernel that are floats; none of a kernel in Gluon."""
+    return [name for name, kind in compiled.src.signature.items() if kind == "fp32" and compiled.src.ext == "ttir"]
+
+
+def code_with_fp64(compiled: Any, argument: str) -> str:
+    """The optimised TTIR of a compiled kernel if a float argument were fp64."""
+    source = compiled.src
+    signature = {**source.signature, argument: "fp64"}
+    return _ttir(source.fn, signature, source.constants, source.attrs, compiled.metadata._asdict())[1]
+
+
+def _ttir(kernel: Any, signature: Any, constants: Any, attributes: Any, given: Mapping[str, Any]) -> tuple[Any, str]:
     from triton._C.libtriton import ir
     from triton.compiler import ASTSource, make_backend
 
@@ -375,7 +391,7 @@ def frontend_code(kernel: Any, compile: Mapping[str, Any], given: Mapping[str, A
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
-    source = ASTSource(kernel, compile["signature"], compile["constants"], compile["configs"][0])
+    source = ASTSource(kernel, signature, constants, attributes)
     stages: dict[str, Any] = {}
     backend.add_stages(stages, options, source.language)
     implementation = backend.get_codegen_implementation(options)

@@ -31,8 +31,9 @@ from normtune.kernels.calling.layout import (
 from normtune.kernels.mode import Dweight
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.qk_norm import decomposition
 from normtune.kernels.qk_norm.decomposition import Tensors
+from normtune.kernels.qk_norm.decomposition import backward as backward_formula
+from normtune.kernels.qk_norm.decomposition import forward as formula
 from normtune.kernels.qk_norm.modes import Place
 from normtune.kernels.qk_norm.spec import MAX_HIDDEN, qk_norm, qk_norm_backward
 
@@ -135,7 +136,7 @@ def _of_new(key: object, tensors: Tensors, call: CallArguments) -> Tensor:
             dtypes = ", ".join(spec.dtypes)
             check_invariant("qkv", qkv, f"kernels for {dtypes} on a GPU, heads of 1 to {MAX_HIDDEN} elements")
         with torch.no_grad():
-            fused = decomposition.forward(problem, tensors, call.eps, call.offset)
+            fused = formula(problem, tensors, call.eps, call.offset)
             return _written(qkv, fused, call, tensors) if is_in_place else fused
     if not qkv.numel():
         return qkv if is_in_place else new_like(qkv)
@@ -164,7 +165,7 @@ def gradients_of(
     qkv = tensors.qkv
     spec, problem = call.problem(tensors, qk_norm_backward, _backward_variant(call, needs_dweight))
     if not (_takes_kernel(tensors, problem) and dout.dtype == qkv.dtype and qkv.numel()):
-        return decomposition.backward(problem, dout, tensors, call.eps, call.offset)
+        return backward_formula(problem, dout, tensors, call.eps, call.offset)
     rows = rows_of("qkv", qkv, call.batch_invariant)
     launched = _of_kernel(tensors._replace(qkv=rows), call)
     dqkv, dweights = new_like(qkv), qkv.new_empty((2, problem.hidden), dtype=torch.float32)

@@ -21,6 +21,10 @@ _FORMULAS = ("=", "+", "-", "@", "'")
 MOST_BYTES = 1 << 25
 
 
+# Columns that say of what a line is; empty for all.
+KIND = ("operator", "dtype")
+
+
 class Line(NamedTuple):
     """One line of a file.
 
@@ -86,7 +90,7 @@ def read_lines(path: Path, required: Sequence[str], optional: Collection[str] = 
     Raises:
         UsageError: as `read_cells`; or a column is missing or there twice.
     """
-    expected = f"expected a CSV file whose first line names the columns {','.join(required)}"
+    expected = f"expected a CSV file whose first line names the columns {','.join(required or AXES)}"
     names, numbers, lines = read_cells(path, expected)
     for name in required:
         if name not in names:

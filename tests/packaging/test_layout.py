@@ -33,7 +33,7 @@ ROOMS = {
     "light": Room(LIGHT),
     "kernels/tablefile": Room("kernels/tablefile/", "light"),
     "specs": Room(SPECS, "light"),
-    "kernels": Room(rf"(?!{LIGHT}|kernels/(warmup|patch))kernels/\w+\.py", "", "torch triton"),
+    "kernels": Room(rf"(?!{LIGHT}|kernels/(warmup|patch|call_counts))kernels/\w+\.py", "", "torch triton"),
     "kernels/tiles": Room(rf"(?!{LIGHT})kernels/tiles/", "light", "triton"),
     "kernels/calling": Room(rf"(?!{LIGHT})kernels/calling/", "light kernels/tablefile", "torch triton"),
     "kernels/rms_norm": Room(
@@ -70,6 +70,9 @@ ROOMS = {
     "kernels/warmup": Room(r"kernels/warmup\.py", "light kernels/calling kernels/rms_norm", "torch"),
     "kernels/patch": Room(r"kernels/patch\.py", "light kernels/calling kernels/rms_norm", "torch"),
     "kernels/custom_op": Room(rf"(?!{LIGHT})kernels/custom_op/", "light kernels kernels/calling", "torch"),
+    "kernels/call_counts": Room(
+        r"kernels/call_counts\.py", "light kernels/calling kernels/qk_norm kernels/custom_op", "torch"
+    ),
     "results": Room(r"results/(?!source|api|commands|merge)\w+\.py", "light kernels/tablefile", "numpy pandas rich"),
     "results/parallel": Room("results/parallel/", "light", "ray"),
     "results/exchange": Room("results/exchange/", "light results", "numpy pandas pyarrow"),
@@ -129,7 +132,11 @@ ROOMS = {
     "heuristics": Room(r"heuristics/__init__\.py"),
     "tuner/machine": Room("tuner/machine/", "kernels/calling", "amdsmi pynvml triton"),
     "tuner/timing": Room("tuner/timing/", "light kernels/calling results tuner/machine", "torch triton"),
-    "tuner/plan": Room("tuner/plan/", "light kernels/tablefile results results/exchange tuner/timing", "numpy"),
+    "tuner/plan": Room(
+        "tuner/plan/",
+        "light kernels/tablefile kernels/call_counts results results/exchange tuner/timing",
+        "numpy pandas",
+    ),
     "tuner/search": Room(
         r"tuner/search/(?!sampler)\w+\.py",
         "light kernels/tablefile results tuner/timing tuner/plan",

@@ -5,8 +5,9 @@ and digests of the code. `pool` runs the jobs.
 """
 
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from normtune.errors import NormtuneError
@@ -28,6 +29,8 @@ from normtune.tuner.staleness.code import Frontend, MisfitError, digest_of_launc
 # State of this process of the pool: digests of code, and Triton's hashes of the kernels that it compiled.
 _FRONTEND = Frontend()
 _COMPILED: set[str] = set()
+# Arithmetic in TTIR; a conversion from fp64 is none.
+_IN_FP64 = re.compile(r"= (?:arith\.(?!truncf|constant)|math\.|tt\.extern_elementwise)[^\n]*f64")
 
 
 class Compiled(NamedTuple):
@@ -41,6 +44,7 @@ class Compiled(NamedTuple):
         threads: most threads per program among the job's kernels.
         binaries: names of the compiled kernels with their assembly; only on request.
         resources: of these kernels; only on the same request.
+        promoted: these kernels, arguments and effects (`_promoted`); only on the same request.
         codes: code of each (problem, launch) pair that the job serves; empty if Triton's frontend failed.
         kernels: Triton's names of all kernels of these pairs, if they were compiled.
         made: those kernels that were in no cache.
@@ -54,6 +58,7 @@ class Compiled(NamedTuple):
     threads: int = 0
     binaries: tuple[tuple[str, str], ...] = ()
     resources: tuple[Resources, ...] = ()
+    promoted: tuple[tuple[str, str, str], ...] = ()
     codes: tuple[TimedCode, ...] = ()
     kernels: tuple[str, ...] = ()
     made: tuple[str, ...] = ()
@@ -164,10 +169,28 @@ def _described(
         threads=max(item.num_warps for item in metadata) * warp_size,
         binaries=tuple(assembly) if keep_assembly else (),
         resources=tuple(map(resources_of, kernels)) if keep_assembly else (),
+        promoted=tuple(one for kernel in kernels for one in _promoted(kernel)) if keep_assembly else (),
         codes=tuple(code._replace(machine=machine) for code, machine in zip(codes, machines, strict=True)),
         kernels=tuple(sorted(map(key_of, binaries))),
         made=tuple(sorted(map(key_of, binaries.keys() & _COMPILED))),
     )
+
+
+def _promoted(kernel: Any) -> Iterator[tuple[str, str, str]]:
+    """Name of a compiled kernel, a float argument, and what the kernel does if that is fp64 instead of fp32.
+
+    Only arguments with which it computes in fp64, or does not compile: those that it casts at first are left out.
+    """
+    from triton.compiler import CompilationError
+
+    from normtune.kernels.calling.triton_inside import code_with_fp64, float_arguments
+
+    for argument in float_arguments(kernel):
+        try:
+            if len(_IN_FP64.findall(code_with_fp64(kernel, argument))) > len(_IN_FP64.findall(kernel.asm["ttir"])):
+                yield kernel.metadata.name, argument, "computes in fp64"
+        except CompilationError:
+            yield kernel.metadata.name, argument, "does not compile"
 
 
 def _one_line(error: BaseException) -> str:

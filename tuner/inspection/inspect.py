@@ -363,6 +363,12 @@ def _compile(looks: Sequence[_Look], target: Target, done: Sequence[Future[None]
 def _report(result: Compiled, config: Config, target: Target, found: Inspection) -> None:
     if result.status != "ok":
         found.fault(f"does not compile for {target.name}: {result.reason or result.status}", at=str(config))
+    for kernel, argument, effect in result.promoted:
+        text = (
+            f"{kernel} {effect} where torch.compile sees its launch, as Inductor passes the float {argument} as fp64: "
+            f"make it tl.constexpr, or begin the kernel with {argument} = {argument}.to(tl.float32)"
+        )
+        found.warnings += [text] if text not in found.warnings else []
     _, excess = result.on(target)
     for used in result.resources:
         text = f"{used.registers} registers, {used.spilled_bytes} bytes spilled, {used.shared_bytes} bytes shared"

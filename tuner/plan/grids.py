@@ -1,13 +1,16 @@
-"""The shapes to measure, from the name of a grid, lists of sizes, or a file of shapes. Knows no operator."""
+"""The shapes to measure, from the name of a grid, lists of sizes, or a file, whose lines may name their operator."""
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
-from normtune.errors import UsageError
-from normtune.kernels.problem import AXES, Shape
-from normtune.results.exchange.csv_file import read_lines, shape_of
+from normtune.errors import UsageError, shortened
+from normtune.kernels.key import Key
+from normtune.kernels.problem import AXES, Shape, axes_of, named_axes
+from normtune.results.exchange.csv_file import KIND, Line, read_lines, shape_of
 
 # Most elements of a problem: for larger ones, memory speed determines the time of every useful config.
 MAX_ELEMENTS = 2**28
@@ -64,35 +67,86 @@ def shapes(grid: str, *sizes: Sequence[int] | None) -> list[Shape]:
     return pairs
 
 
-def shapes_of(source: Path | Sequence[Shape], axes: Sequence[str] = AXES) -> tuple[list[Shape], list[Shape]]:
-    """The shapes of a user, each once: those to measure, and those that are too large.
+class Listing(NamedTuple):
+    """Shapes of a user, each once.
+
+    Attributes:
+        operator, dtype: of these shapes, as a file names them; empty for all.
+        shapes: of at most `MAX_ELEMENTS` elements, ordered.
+        larger: the others, ordered.
+    """
+
+    operator: str
+    dtype: str
+    shapes: list[Shape]
+    larger: list[Shape]
+
+
+def is_of(operator: str, names: Collection[str]) -> bool:
+    """Whether names select an operator or variant: by its name, that without the variant, or its family's."""
+    key = Key.parse(operator, "")
+    return not names or not {key.text, key.operator, key.family}.isdisjoint(names)
+
+
+def shapes_of(
+    source: Path | Sequence[Shape], operators: Collection[str] = (), dtypes: Collection[str] = ()
+) -> list[Listing]:
+    """The shapes of a user, by operator and dtype where a file has columns of these names.
 
     Args:
         source: shapes; or a CSV file with columns of their sizes and possibly others.
-        axes: the names of these sizes.
-
-    Returns:
-        Shapes of at most `MAX_ELEMENTS` elements, and larger ones, both ordered.
+        operators: the only ones; empty for all. A line that names none is for each of them.
+        dtypes: the same for dtypes.
 
     Raises:
-        UsageError: the file cannot be read, lacks a column or has no lines, there is no pair, a size is not a positive
-            integer, or all shapes are too large.
+        UsageError: the file cannot be read, lacks a column or has no lines of these operators and dtypes, there is no
+            shape, a size is not a positive integer, operators have different sizes, or all shapes are too large.
     """
     if isinstance(source, Path):
-        pairs, larger = _within([shape_of(line, axes) for line in read_lines(source, axes)])
+        listings = _listings(source, operators, dtypes)
     else:
-        pairs, larger = _within([_checked(shape, axes) for shape in source])
-    if not pairs:
-        if not larger:
+        axes = _axes_of(operators)
+        listings = [Listing("", "", *_within([_checked(shape, axes) for shape in source]))]
+        if not source:
             example = (4096, 1024, 8192)[: len(axes)]
             raise UsageError(f"shapes is empty: expected tuples of {', '.join(axes)}, as [{example}]")
+    if not any(one.shapes for one in listings):
         origin = f"of {source}" if isinstance(source, Path) else "given"
-        first = " x ".join(map(str, larger[0]))
+        first = " x ".join(map(str, listings[0].larger[0]))
         raise UsageError(
             f"every shape {origin} is too large, the first is {first}: expected at most {MAX_ELEMENTS} "
             "elements, beyond which only the speed of the memory matters; give fewer rows"
         )
-    return pairs, larger
+    return listings
+
+
+def _listings(path: Path, operators: Collection[str], dtypes: Collection[str]) -> list[Listing]:
+    lines = read_lines(path, (), {*KIND, *(axis for axes in named_axes() for axis in axes)})
+    by_kind: dict[tuple[str, str], list[Line]] = defaultdict(list)
+    for line in lines:
+        by_kind[line.cells.get("operator", ""), line.cells.get("dtype", "")].append(line)
+    chosen = [
+        kind
+        for kind in by_kind
+        if (not kind[0] or is_of(kind[0], operators)) and (not dtypes or kind[1] in ("", *dtypes))
+    ]
+    if not chosen:
+        wanted = " in ".join(" or ".join(names) for names in (operators, dtypes) if names)
+        known = ", ".join(" ".join(filter(None, kind)) for kind in by_kind)
+        raise UsageError(f"{path} has no line for {wanted}: expected one of {shortened(known, 200)}")
+    axes = _axes_of({operator for operator, _ in chosen if operator} or operators)
+    if not lines[0].cells.keys() >= {*axes}:
+        read_lines(path, axes)  # raises the error that names the missing columns
+    return [Listing(*kind, *_within([shape_of(line, axes) for line in by_kind[kind]])) for kind in chosen]
+
+
+def _axes_of(operators: Collection[str]) -> tuple[str, ...]:
+    """The names of the sizes of operators, which are the same for all of them."""
+    axes = {axes_of(Key.parse(name, "").family) for name in operators} or {AXES}
+    if len(axes) > 1:
+        named = " and ".join(", ".join(names) for names in sorted(axes))
+        raise UsageError(f"--shapes is given for operators with sizes {named}: sweep them one after another")
+    return axes.pop()
 
 
 def _checked(shape: object, axes: Sequence[str]) -> Shape:

@@ -76,10 +76,12 @@ class SweepOptions:
         "Hidden sizes instead of those of the grid: 768,4096.", LIST, read=partial(parse_sizes, "hidden")
     )
     shapes: Sequence[tuple[int, ...]] | str | os.PathLike[str] | None = option(
-        "Shapes from a CSV file (columns rows,hidden, or the operator's own axes) instead of a grid.",
+        "Shapes from a CSV file instead of a grid: columns rows,hidden, or the operator's own axes, and optionally "
+        "operator and dtype, as normtune.record_shapes writes it.",
         "FILE",
         read=Path,
-        doc="Tuples of the operator's axes, (rows, hidden), or a CSV file with these columns, instead of a grid.",
+        doc="Tuples of the operator's axes, (rows, hidden), instead of a grid; or a CSV file with these columns, and "
+        "optionally operator and dtype.",
     )
     space: str | None = option(
         "Configs: full, all; default, those that were the best at some shape on an H200; "

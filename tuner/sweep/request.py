@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from normtune.errors import UsageError
-from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import AXES, Problem, Shape, axes_of
+from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.results.options import as_names
@@ -218,14 +217,13 @@ class Request(SweepOptions):
             until = UNTIL_PERCENT if self.until_percent is None else self.until_percent
             return Wanted([], refined=refined_table(self.refine, keys, dtypes or (USUAL,), until / 100))
         if self.shapes is not None:
-            source, axes = self.shapes, {axes_of(Key.parse(key, "").family) for key in keys} or {AXES}
-            if len(axes) > 1:
-                named = " and ".join(", ".join(names) for names in sorted(axes))
-                raise UsageError(f"--shapes is given for operators with sizes {named}: sweep them one after another")
+            source, chosen, beyond = self.shapes, [], 0
             given = Path(source) if isinstance(source, str | os.PathLike) else source
-            pairs, larger = grids.shapes_of(given, *axes)
-            chosen = problems(keys, dtypes, pairs)
-            return Wanted(chosen, beyond=len(larger) * (len(chosen) // len(pairs)))
+            for operator, dtype, pairs, larger in grids.shapes_of(given, keys, dtypes):
+                found = problems([operator] if operator else keys, [dtype] if dtype else dtypes, pairs)
+                chosen += found
+                beyond += len(larger) * (len(found) // len(pairs) if pairs else 1)
+            return Wanted([*dict.fromkeys(chosen)], beyond=beyond)
         chosen = problems(keys, dtypes, partial(self._of_grid, grid))
         if grid != "quick":
             return Wanted(chosen)

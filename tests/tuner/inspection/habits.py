@@ -29,7 +29,8 @@ class TileConfig(Config):
 def _scale_kernel(x_ptr, y_ptr, count, factor, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < count
-    tl.store(y_ptr + offsets, (tl.load(x_ptr + offsets, mask=mask) * factor).to(y_ptr.dtype.element_ty), mask=mask)
+    scaled = tl.load(x_ptr + offsets, mask=mask) * factor.to(tl.float32)
+    tl.store(y_ptr + offsets, scaled.to(y_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit

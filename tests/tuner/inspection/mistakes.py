@@ -24,6 +24,32 @@ def _double(x_ptr, y_ptr, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _scaled(x_ptr, y_ptr, count, factor, BLOCK: tl.constexpr):
+    """Its factor is fp64 where Inductor launches it."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < count
+    tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=mask) * factor, mask=mask)
+
+
+@triton.jit
+def _scaled_in_fp32(x_ptr, y_ptr, count, factor, unused, BLOCK: tl.constexpr):
+    """A cast at the first use, and a float that no arithmetic reads."""
+    factor = factor.to(tl.float32)
+    _scaled(x_ptr, y_ptr, count, factor, BLOCK)
+
+
+@triton.jit
+def _scaled_by_turns(x_ptr, y_ptr, count, factor, BLOCK: tl.constexpr):
+    """Its sum is float32 before the loop."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    b_x = tl.load(x_ptr + offsets, mask=offsets < count).to(tl.float32)
+    b_sum = tl.zeros((BLOCK,), tl.float32)
+    for _ in range(1):
+        b_sum += b_x * factor
+    tl.store(y_ptr + offsets, b_sum, mask=offsets < count)
+
+
+@triton.jit
 def _unmasked_store(x_ptr, y_ptr, count, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < count) * 2)
@@ -198,6 +224,16 @@ def without_import(x, y, config):
     math.ceil(x.numel() / config.block)  # noqa: F821 - the mistake
 
 
+def scaling(kernel, *floats):
+    """A function that launches a kernel with floats in place of factors that are written in it."""
+
+    def function(x, y, config):
+        programs = triton.cdiv(x.numel(), config.block)
+        kernel[(programs,)](x, y, x.numel(), *floats, BLOCK=config.block, num_warps=config.num_warps)
+
+    return function
+
+
 def of_two(x, bias, y, config):
     """Does not pass an input on."""
     launching(_double)(x, y, config)
@@ -250,3 +286,6 @@ operator("never_legal", right, legal=lambda config, problem, target: False)
 operator("wrong_factor", right, reference=lambda x: 3 * x)
 operator("infinite_reference", right, reference=lambda x: 2 * x / (x - x))
 operator("nothing_launched", lambda x, y, config: None)
+operator("float_promoted", scaling(_scaled, 2.0))
+operator("float_in_a_loop", scaling(_scaled_by_turns, 2.0))
+operator("float_cast", scaling(_scaled_in_fp32, 2.0, 3.0))

@@ -61,6 +61,14 @@ TOLD = {
     "wrong_factor": (1, "times what rounding allows: more than roundings explain, for warps=1 at wrong_factor", ""),
     "infinite_reference": (1, "", "the reference gives y infinite or NaN values, which no kernel can match"),
     "nothing_launched": (2, "its function <lambda> launches nothing: expected kernel[grid](...) of a function of", ""),
+    "float_promoted": (
+        0,
+        "",
+        "_scaled computes in fp64 where torch.compile sees its launch, as Inductor passes the float factor as fp64: "
+        "make it tl.constexpr, or begin the kernel with factor = factor.to(tl.float32)",
+    ),
+    "float_in_a_loop": (0, "", "_scaled_by_turns does not compile where torch.compile sees its launch, as Inductor"),
+    "float_cast": (0, "", ""),
 }
 
 

@@ -55,7 +55,7 @@ def test_bad_sizes_are_refused_by_name(arguments, message):
 def test_shapes_of_a_file_are_taken_once_and_too_large_ones_apart(tmp_path):
     file = tmp_path / "model.csv"
     file.write_text("layer,rows,hidden\nq,4096,128\nx,65536,8192\nk,4096,128\nffn,1,7168\nall,65536,4096\n")
-    assert shapes_of(file) == ([(4096, 128), (65536, 4096), (1, 7168)], [(65536, 8192)])
+    assert shapes_of(file) == [("", "", [(4096, 128), (65536, 4096), (1, 7168)], [(65536, 8192)])]
     file.write_text("rows,hidden\n65536,8192\n")
     with pytest.raises(UsageError, match=r"every shape of .*model\.csv is too large, the first is 65536 x 8192"):
         shapes_of(file)
