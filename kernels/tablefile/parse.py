@@ -113,7 +113,7 @@ def _frame(of: template.Form, classes: tuple[tuple[str, tuple[Knob, ...]], ...],
     if not isinstance(function, ast.FunctionDef) or not isinstance(tables, ast.AnnAssign):
         raise AssertionError("the form of a table has no signature")
     written = ast.walk(ast.parse(f"{parts[0]}\n{others}\n{parts[2]}"))
-    names = {getattr(node, field, None) for node in written for field in ("id", "name", "arg")}
+    names = {getattr(node, field, "") for node in written for field in ("id", "name", "arg")}
     return _Frame(
         opening, defined, closing, ast.dump(function.args), ast.dump(tables.annotation), frozenset({*KINDS, *names})
     )
