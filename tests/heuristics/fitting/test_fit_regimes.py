@@ -50,7 +50,7 @@ def test_times_of_several_regimes_are_not_fitted_together(mixed):
         fit(mixed, FitOptions(leaves=2))
     for regime, best in (("cold", FEW), ("warm", MANY)):
         fitted = fit(mixed.regime(regime), FitOptions(leaves=2))
-        assert (fitted.regime, choose(fitted.functions[0].tree, (64, 128))) == (regime, best)
+        assert (fitted.data.regime, choose(fitted.functions[0].tree, (64, 128))) == (regime, best)
 
 
 @pytest.mark.parametrize(("words", "best", "told"), [((), FEW, ""), (("--regime", "warm"), MANY, ", warm")])
