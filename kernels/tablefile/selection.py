@@ -12,7 +12,7 @@ from typing import NamedTuple
 from normtune.kernels.box import EVERYWHERE, Box, Interval
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
-from normtune.kernels.problem import MAX_ROWS, axes_of
+from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.tablefile.tree import regions
 
@@ -52,10 +52,10 @@ class BoundedFunction(NamedTuple):
 def bounded(table: LoadedTable, key: Key) -> Iterator[BoundedFunction]:
     """The function of a key, once for each box of sizes that it was measured at.
 
-    Nothing if a named integer is not within a factor of two of that of the function, or the table has other sizes.
+    Nothing if a named integer is not within a factor of two of that of the function.
     """
     name, function, sizes = table.name(key), table.function(key), dict(key.sizes)
-    if name is None or function is None or table.axes != axes_of(key.family):
+    if name is None or function is None:
         return
     nearest = [Interval(axis, value, value) for axis, value in name.sizes]
     of_key: dict[Box, bool] = {}
