@@ -126,7 +126,7 @@ GPU = {"label": "GPU", "target": "sm_90", "sms": 132}
         (changed(functions={}), "Facts.functions is {}, expected a list"),
         (changed(functions=[1]), "expected an object"),
         (changed(without_data=[["a", "b"]]), "expected a list of 3"),
-        (changed(replaced="no"), "Facts.replaced is 'no', expected true or false"),
+        (changed(portable="no"), "Facts.portable is 'no', expected true or false"),
         (with_facts("[]"), "Facts is "),
         (with_facts("{"), "cannot be read"),
         (with_facts('{"device": NaN}'), "NaN is no number of JSON"),
