@@ -76,7 +76,12 @@ class Box(tuple[Interval, ...]):
         return next(interval for interval in self if interval.axis == axis)
 
     def cut(self, axis: str, first: int) -> "tuple[Box, Box]":
-        """Its parts below and from `first` of an axis on; one of them is empty where that does not cut it."""
+        """Its parts below and from `first` of an axis on; one of them is empty where that does not cut it.
+
+        Both are the whole box where that does not bound the axis, such as a derived size of another operator.
+        """
+        if axis not in self.axes:
+            return self, self
         own = self.along(axis)
         low = own._replace(most=min(own.most, first - 1))
         return self.with_interval(low), self.with_interval(own._replace(least=max(own.least, first)))

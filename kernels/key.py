@@ -12,10 +12,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
 # An operator's name: words joined by dots, and integers by name.
-_OPERATOR = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+(=[0-9]+)?)*")
+# A name may come from a stranger's table: Python refuses thousands of digits, and a float hundreds.
+_INTEGER = re.compile("0|[1-9][0-9]{0,8}")
+_OPERATOR = re.compile(rf"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+(=({_INTEGER.pattern}))?)*")
+_VARIANT = re.compile(r"([A-Za-z0-9_]+(\+[A-Za-z0-9_]+)*)?")
 _MOST_CHARACTERS = 200
-# Of a named integer of an operator.
-_MOST_DIGITS = 9
 # The word of the functions that give a row the same bits in every batch.
 _BATCH_INVARIANT = "batch_invariant"
 
@@ -147,6 +148,11 @@ def is_operator(text: str) -> bool:
     return len(text) <= _MOST_CHARACTERS and bool(_OPERATOR.fullmatch(text))
 
 
+def is_variant(text: str) -> bool:
+    """Whether a text can be the name of a variant, words joined by `+`, or none."""
+    return len(text) <= _MOST_CHARACTERS and bool(_VARIANT.fullmatch(text))
+
+
 def family_of(operator: str) -> str:
     """The name of an operator without its named integers."""
     return _operator(operator)[0]
@@ -159,8 +165,7 @@ def _operator(text: str) -> tuple[str, tuple[tuple[str, int], ...]]:
     sizes = []
     for part in parts:
         name, _, value = part.partition("=")
-        # A name may come from a stranger's table: Python refuses thousands of digits, and a float hundreds.
-        if not (value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS and value == str(int(value))):
+        if not _INTEGER.fullmatch(value):
             return text, ()
         sizes.append((name, int(value)))
     return family, tuple(sizes)

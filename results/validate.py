@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from normtune.kernels.config import check_values
-from normtune.kernels.key import is_operator
+from normtune.kernels.key import is_operator, is_variant
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.target import MOST_SMS
@@ -20,12 +20,11 @@ from normtune.results.regimes import REGIMES
 from normtune.results.runs import check_started
 
 _MOST_BYTES = 1 << 50
-_WORDS = re.compile(r"[A-Za-z0-9_]+(\+[A-Za-z0-9_]+)*|", re.ASCII)
 # What names are, by their column: a rule, and what a message says of it.
 _NAMES: tuple[tuple[str, Callable[[str], object], str], ...] = (
     ("operator", is_operator, "words joined by dots, as my_op or my_op.heads=8, of at most 200 characters"),
-    ("variant", _WORDS.fullmatch, "words joined by +"),
-    ("dtype", _WORDS.fullmatch, "a word, as bfloat16"),
+    ("variant", is_variant, "words joined by +"),
+    ("dtype", is_variant, "a word, as bfloat16"),
     ("run", re.compile("[A-Za-z0-9].*").match, "an id that begins with a letter or digit"),
 )
 _MOST_DIGEST = 32

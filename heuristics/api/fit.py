@@ -127,7 +127,7 @@ class Table:
             A row for each measured operator (with its variant) and dtype; columns operator, dtype, leaves, configs,
             problems (those with a time), untimed (the number of others), mean, plain (the mean with equal weights),
             worst, bound (plain with the untimed ones estimated), cross_validated and worst_validated (mean and worst
-            between sizes), gap, baseline (the name of the table or rule in use before) and faster (geometric mean of
+            between sizes), gap, baseline (its name) and faster (geometric mean of
             the baseline's time over this table's, less 1). Losses are fractions of the best config's time, 0.0123 for
             1.23 %; nan where there were too few sizes.
         """

@@ -8,7 +8,7 @@ from typing import Any
 
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.case import TableEntry
-from normtune.heuristics.fitting.figures import Figures, Loss
+from normtune.heuristics.fitting.figures import Figures, Loss, Slower
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.writing.regenerate import command_of
 from normtune.kernels.box import Box
@@ -93,15 +93,29 @@ def _line(users: Sequence[TableEntry], header: Header) -> str:
     text += f" to {most}" * (len(means) > 1)
     text += f" (worst {percent(max(0, *(loss.worst for loss in losses)), 1)})"
     text += f" at {timed} of {counted_shapes(timed + untimed)}" * bool(untimed)
-    if figures.unmeasured:
-        text += f"; {counted_leaves(figures.unmeasured)} of the default config, unmeasured"
-    if slower := [user.figures.slower for user in users if user.figures.slower]:
-        shapes, ratio = counted_shapes(sum(one.problems for one in slower)), max(one.most for one in slower)
-        text += f"; {shapes} up to {percent(ratio, 1)} slower than the baseline"
-    if uncompared := sum(user.figures.uncompared for user in users):
-        text += f"; {counted_shapes(uncompared)} not compared with the baseline"
     unmeasured = [dtype for name, dtype, donor in header.without_data if (name, donor) == (key.text, key.dtype)]
-    return text + f"; {', '.join(unmeasured)} unmeasured" * bool(unmeasured)
+    remarks_of = remarks(figures.unmeasured, [user.figures for user in users])
+    return "; ".join([text, *remarks_of, *([f"{', '.join(unmeasured)} unmeasured"] if unmeasured else [])])
+
+
+def remarks(unmeasured: int, users: Sequence[Figures]) -> Iterator[str]:
+    """What a function's losses do not say, for the comment and `--details`.
+
+    Args:
+        unmeasured: number of its leaves whose config has no time.
+        users: figures of the keys that use it.
+    """
+    if unmeasured:
+        yield f"{counted_leaves(unmeasured)} of the default config, unmeasured"
+    if slower := [one.slower for one in users if one.slower]:
+        yield slower_text(Slower(sum(one.problems for one in slower), max(one.most for one in slower)))
+    if uncompared := sum(one.uncompared for one in users):
+        yield f"{counted_shapes(uncompared)} not compared with the baseline"
+
+
+def slower_text(slower: Slower) -> str:
+    """How much slower than the baseline: `3 shapes up to 1.2 % slower than the baseline`."""
+    return f"{counted_shapes(slower.problems)} up to {percent(slower.most, 1)} slower than the baseline"
 
 
 def regions_of(figures: Figures) -> str:

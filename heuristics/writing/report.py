@@ -9,7 +9,7 @@ from normtune.heuristics.fitting.in_use import Compared
 from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import percent, percent_up, ratio_in_words
 from normtune.heuristics.solver.grid import MAX_BINS
-from normtune.heuristics.writing.entries import HANDS_ON, counted_shapes, regions_of, timed_share
+from normtune.heuristics.writing.entries import HANDS_ON, counted_shapes, regions_of, remarks, slower_text, timed_share
 from normtune.heuristics.writing.regenerate import quoted
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile.header import Gpu
@@ -27,7 +27,7 @@ _COUNTED = {
 
 def verdict(fit: Fit) -> Iterable[str]:
     """The results of the fit in a few lines a function; `figures` has the rest."""
-    yield _headline(fit)
+    yield f"{fit.device.label}, {fit.device.target}, {fit.device.sms} SMs: {fit.data.extent}"
     beside = {function.key.usual: function.beside for function in fit.functions if function.beside}
     for function in fit.functions:
         key = function.key
@@ -41,10 +41,6 @@ def verdict(fit: Fit) -> Iterable[str]:
                 *_costs(key, fit, beside.get(key)),
             ]
             yield from (f"  {label:<9} {text}" if label else f"  {text}" for label, text in rows)
-
-
-def _headline(fit: Fit) -> str:
-    return f"{fit.device.label}, {fit.device.target}, {fit.device.sms} SMs: {fit.data.extent}"
 
 
 def verdict_rows(numbers: Figures, compared: Compared) -> Iterable[tuple[str, str]]:
@@ -61,12 +57,11 @@ def verdict_rows(numbers: Figures, compared: Compared) -> Iterable[tuple[str, st
     if compared.faster is not None:
         timed, all_shapes = compared.shapes
         where = "" if timed == all_shapes else f", at the {timed} of {all_shapes} shapes with times of both"
-        yield "today", f"{ratio_in_words(compared.faster)} {compared.name}{where}"
+        yield "baseline", f"{ratio_in_words(compared.faster)} {compared.name}{where}"
         if not compared.is_paired:
             yield " ", "by unpaired times, which do not prove it"
     if compared.slower:
-        count, most = compared.slower
-        yield " ", f"{counted_shapes(count)} up to {percent(most, 1)} slower than it"
+        yield " ", slower_text(compared.slower)
 
 
 def _reach(key: Key, fit: Fit) -> Iterable[tuple[str, str]]:
@@ -99,8 +94,7 @@ def _of(key: Key, donor: Key) -> str:
 
 
 def figures(fit: Fit) -> Iterable[str]:
-    """The figures of a table, operator by operator."""
-    yield _headline(fit)
+    """What `verdict` leaves out: all figures, operator by operator."""
     yield "Slower than the best config of each problem, in percent;"
     yield _COUNTED.get(fit.weights, f"problems have the weights of {fit.weights} in a mean") + ":"
     yield ""
@@ -128,27 +122,10 @@ def figures(fit: Fit) -> Iterable[str]:
     yield from _beyond(fit)
     yield from (f"searched: {line}" for line in fit.searched)
     yield from _batch_invariant(fit)
-    for function in fit.functions:
-        name, numbers = function.key, function.figures
-        if numbers.slower:
-            count, most = numbers.slower
-            yield (
-                f"{name}: {counted_shapes(count)} up to {percent(most, 1)} slower than the baseline; a larger "
-                "--leaves or --max-configs may avoid it, --baseline none ignores it"
-            )
-        if numbers.uncompared:
-            yield (
-                f"{name}: at {numbers.uncompared} of {numbers.loss.problems + numbers.loss.untimed} shapes it is not "
-                "compared with the table or rule in use, as one of both configs was not timed there"
-            )
-    for function in fit.functions:
-        takers = [share for share in fit.shared if share.donor == function.key]
-        if takers:
-            yield f"{function.key} is shared, which costs"
-        for share in takers:
-            count = share.figures.uncompared
-            others = f", at {counted_shapes(count)} not compared with the table or rule in use" if count else ""
-            yield f"  {share.key} {percent(share.cost)}{others}"
+    for key, numbers in fit.with_data().items():
+        yield from (f"{key}: {remark}" for remark in remarks(numbers.unmeasured, [numbers]))
+    if any(numbers.slower for numbers in fit.with_data().values()):
+        yield "a larger --leaves or --max-configs may avoid slower shapes, --baseline none ignores them"
 
 
 def certificate(numbers: Figures) -> str:

@@ -297,7 +297,7 @@ def _in_table(selection: TableSelection | None, batch_invariant: bool = False) -
         found = functions.get(problem.key)
         if found is None:
             key = problem.key.batch_invariant if batch_invariant else problem.key
-            bounded = [(*one.box, one.function) for one in selection.functions(key)]
+            bounded = [(*one.box, one.function) for one in selection.functions(key) if len(one.box) == 2]
             found = [(*rows[1:], *hidden[1:], function) for rows, hidden, function in bounded]
             functions[problem.key] = found
         if not found and batch_invariant and not is_warned:

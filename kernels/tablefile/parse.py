@@ -14,12 +14,12 @@ from typing import NamedTuple
 from normtune.errors import NormtuneError
 from normtune.kernels.box import Box
 from normtune.kernels.config import KINDS, Config, Knob, check_values, class_of
-from normtune.kernels.derived_size import normal_form
-from normtune.kernels.key import Key, is_operator
+from normtune.kernels.derived_size import is_derived, normal_form
+from normtune.kernels.key import Key, is_operator, is_variant
 from normtune.kernels.problem import AXES, AXIS, MAX_ROWS
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.syntax import UNREADABLE, parsed
-from normtune.kernels.tablefile.tree import Leaf, Split, Tree, comparison
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, comparison, nodes
 
 
 class Decisions(NamedTuple):
@@ -52,11 +52,12 @@ def decisions(text: str) -> Decisions:
         NormtuneError: the code has a form that normtune does not write.
     """
     try:
-        module = parsed(text)
+        # As bytes, which Python decodes as at an import: in an encoding that a comment declares others are statements.
+        module = parsed(text.encode())
         return _decisions(module, _axes(module))
-    # Nesting too deep for Python's parser raises one of the last two.
-    except UNREADABLE as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+    # A class whose knob has the name of a method raises a TypeError.
+    except (*UNREADABLE, TypeError) as error:
+        reason = " ".join(str(error).split())[:_MOST_CHARACTERS] or type(error).__name__
         raise NormtuneError(f"its code has a form that normtune does not write ({reason})") from None
 
 
@@ -71,9 +72,8 @@ def _axes(module: ast.Module) -> tuple[str, ...]:
 _MOST_NUMBER = 1 << 62
 # The most thresholds of a function: more than twice the most of a fit. Each costs a level of recursion.
 _MOST_CUTS = 300
-# Names with a fixed meaning in the code.
-_NAMES = {*AXES, template.LIST, template.MEASURED, "lookup", "_sizes", "_nearest"}
-_NAMES |= {"Callable", "NamedTuple", "Fraction", "int", "str", "dict", "tuple", "ValueError", "KeyError"}
+# Of a quotation of untrusted text in a message.
+_MOST_CHARACTERS = 160
 
 
 class _Frame(NamedTuple):
@@ -85,6 +85,7 @@ class _Frame(NamedTuple):
         closing: the last statements.
         arguments: of every function.
         tables: the type of the list of functions.
+        names: that have a meaning in these parts.
     """
 
     opening: tuple[str, ...]
@@ -92,6 +93,7 @@ class _Frame(NamedTuple):
     closing: tuple[str, ...]
     arguments: str
     tables: str
+    names: frozenset[str]
 
 
 @lru_cache(maxsize=64)
@@ -106,10 +108,15 @@ def _frame(of: template.Form, classes: tuple[tuple[str, tuple[Knob, ...]], ...],
     knobs = dict(classes)
     parts = of.opening(has_sizes), "\n".join(template.class_texts(knobs)), of.closing(knobs, has_sizes)
     opening, defined, closing = (tuple(map(_syntax, ast.parse(part).body)) for part in parts)
-    function, tables = ast.parse(f"{of.function('f')}\n    pass\n{of.tables(knobs)} {{}}").body
+    others = f"{of.function('lookup')}\n    pass\n{of.tables(knobs)} {{}}\n{template.SIZES} {{}}"
+    function, tables, _ = ast.parse(others).body
     if not isinstance(function, ast.FunctionDef) or not isinstance(tables, ast.AnnAssign):
         raise AssertionError("the form of a table has no signature")
-    return _Frame(opening, defined, closing, ast.dump(function.args), ast.dump(tables.annotation))
+    written = ast.walk(ast.parse(f"{parts[0]}\n{others}\n{parts[2]}"))
+    names = {getattr(node, field, "") for node in written for field in ("id", "name", "arg")}
+    return _Frame(
+        opening, defined, closing, ast.dump(function.args), ast.dump(tables.annotation), frozenset({*KINDS, *names})
+    )
 
 
 def _class(node: ast.stmt) -> tuple[str, tuple[Knob, ...]] | None:
@@ -123,6 +130,8 @@ def _class(node: ast.stmt) -> tuple[str, tuple[Knob, ...]] | None:
             name=name, bases=[ast.Name("NamedTuple")], body=[ast.Expr(value=ast.Constant(str())), *fields]
         ) if name.isascii():
             knobs = tuple(_knob(field) for field in fields)
+            if {knob.name for knob in knobs} & {*KINDS}:  # in a class a kind is the knob of its name
+                raise ValueError(f"line {node.lineno}")
             defaults = [knob.default is not None for knob in knobs]
             if defaults != sorted(defaults):
                 raise ValueError(f"line {node.lineno}: a knob without a default stands below one that has one")
@@ -192,18 +201,14 @@ def _decisions(module: ast.Module, axes: tuple[str, ...]) -> Decisions:
         case ast.AnnAssign(
             target=ast.Name(template.LIST), annotation=annotation, value=ast.Dict(keys=keys, values=values)
         ) if ast.dump(annotation) == frame.tables:
-            tree_of_key = dict(_entry(pair, functions, tables.lineno) for pair in zip(keys, values, strict=True))
+            tree_of_key = dict(_entry(pair, functions) for pair in zip(keys, values, strict=True))
         case _:
             raise ValueError(f"line {tables.lineno}")
     names = {*configs, *functions}
-    if (
-        names & {size.partition(":")[0] for size in of.sizes}
-        or (_NAMES | set(class_of_name)) & names
-        or _NAMES & set(class_of_name)
-    ):
+    if names & set(class_of_name) or frame.names & {*names, *class_of_name}:
         raise ValueError("a name has another meaning")
     # Python's own names, such as `__annotations__`, which has the type of `TABLES`.
-    if own := sorted(name for name in names | set(class_of_name) if name.startswith("__") and name.endswith("__")):
+    if own := sorted(name for name in {*names, *class_of_name} if name.startswith("__") and name.endswith("__")):
         raise ValueError(f"the name {own[0][:40]}")
     return Decisions(tree_of_key, _measured(measured, axes, tree_of_key), axes)
 
@@ -245,12 +250,13 @@ def _measured(node: ast.stmt, axes: tuple[str, ...], trees: dict[Key, Tree]) -> 
     boxes: dict[Key, Box] = {}
     without_sizes = {id(tree) for tree in trees.values()}
     try:
-        for entry, sizes in ast.literal_eval(value).items():
+        for entry, ends in zip(value.keys, value.values, strict=True):
+            key, sizes = _key(entry), ast.literal_eval(ends)
             if tuple(sizes) != axes or not all(map(_is_interval, sizes.values())):
                 raise ValueError(line)
-            key = Key.parse(*entry)
             boxes[key] = Box.of(**sizes)
-            without_sizes -= {id(trees[name]) for name in key.names if name in trees}
+            # A mode without a function has the plain one.
+            without_sizes -= {id(trees[name]) for name in [name for name in key.names if name in trees][:1]}
     except (AttributeError, TypeError, ValueError):  # literal_eval names the address of what is no literal
         raise ValueError(line) from None
     if without_sizes:
@@ -260,7 +266,7 @@ def _measured(node: ast.stmt, axes: tuple[str, ...], trees: dict[Key, Tree]) -> 
 
 def _is_interval(ends: object) -> bool:
     match ends:
-        case (int(least), int(most)):
+        case tuple((int(least), int(most))) if bool not in map(type, ends):
             return 1 <= least <= most <= MAX_ROWS
     return False
 
@@ -307,14 +313,30 @@ def _literal(node: ast.expr) -> ast.Constant | None:
     return None
 
 
-def _entry(pair: tuple[ast.expr | None, ast.expr], functions: dict[str, Tree], line: int) -> tuple[Key, Tree]:
+def _entry(pair: tuple[ast.expr | None, ast.expr], functions: dict[str, Tree]) -> tuple[Key, Tree]:
     match pair:
-        case (
-            ast.Tuple(elts=[ast.Constant(str(operator)), ast.Constant(str(dtype))]),
-            ast.Name(name),
-        ) if name in functions and is_operator(operator.partition(":")[0]):
-            return Key.parse(operator, dtype), functions[name]
-    raise ValueError(f"line {pair[1].lineno or line}")
+        case (entry, ast.Name(name)) if name in functions:
+            key, tree = _key(entry), functions[name]
+            # The rows at which a function of that mode changes are those of its thresholds.
+            if not key.is_batch_invariant or not any(
+                is_derived(node.axis) for node in nodes(tree) if hasattr(node, "axis")
+            ):
+                return key, tree
+    raise ValueError(f"line {pair[1].lineno}")
+
+
+def _key(node: ast.expr | None) -> Key:
+    """The key of a function or of measured sizes, whose names are words.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    match node:
+        case ast.Tuple(elts=[ast.Constant(str(text)), ast.Constant(str(dtype))]):
+            operator, _, variant = text.partition(":")
+            if is_operator(operator) and is_variant(variant) and dtype and is_variant(dtype):
+                return Key.parse(text, dtype)
+    raise ValueError(f"line {node.lineno if node else 0}")
 
 
 _SIGNS = {">=": ast.GtE, "<=": ast.LtE}

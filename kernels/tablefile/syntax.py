@@ -15,7 +15,7 @@ _UNSAID = ("ctx", "kind", "type_comment", "type_ignores")
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
-def parsed(code: str) -> ast.Module:
+def parsed(code: str | bytes) -> ast.Module:
     """Parse untrusted code without warnings of Python's parser, which would quote the code on stderr.
 
     Raises:

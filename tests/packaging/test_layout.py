@@ -124,7 +124,7 @@ ROOMS = {
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
-        "light kernels/tablefile results results/parallel results/exchange results/source heuristics/regret "
+        "light kernels/tablefile results results/parallel results/source heuristics/regret "
         "heuristics/fitting heuristics/writing heuristics/report "
         "heuristics/showing heuristics/comparing heuristics/api",
         "pandas rich typer",

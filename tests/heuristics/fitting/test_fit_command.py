@@ -19,7 +19,7 @@ def test_without_a_place_nothing_is_written_and_the_option_is_named(store: str, 
         "toy bfloat16: ",
         "measured",
         "between",
-        "today",
+        "baseline",
         "No table was written: --out FILE writes it",
         "--details",
     ):

@@ -287,17 +287,19 @@ def test_endless_headers(table: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"measurements": 16', '"measurements": {}'),
+        (r'"measurements": \d+', '"measurements": {}'),
         ('"2026-11-20"', '"{}"'),
-        ('"leaves": 2', '"leaves": {}'),
-        ('"key": ["toy", "bfloat16"]', '"key": ["toy", "{}"]'),
+        (r'"leaves": \d+', '"leaves": {}'),
+        (r'"key": \["toy", "bfloat16"\]', '"key": ["toy", "{}"]'),
         ('"label": "Test GPU"', '"label": "{}"'),
         ("Test GPU, sm_90", "{}, sm_90"),
     ],
 )
 def test_facts_of_digits_are_read_or_refused_at_once(table: str, old: str, new: str, digits: int) -> None:
-    assert old in table
-    Path("table.py").write_text(table.replace(old, new.format("9" * digits), 1))
+    unwrapped = table.replace("\n#   ", " ")
+    text, count = re.subn(old, new.format("9" * digits), unwrapped, count=1)
+    assert count == 1
+    Path("table.py").write_text(text)
     with limited():
         checked("table.py")
         with suppress(NormtuneError):

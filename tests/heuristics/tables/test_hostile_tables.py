@@ -15,6 +15,7 @@ from normtune.tuner.checking.offline import check
 SHIPPED = locate.SHIPPED / "nvidia_h200.py"
 CONFIG = 'ROW_WARPS_4 = Config(schedule="row", num_warps=4)\n'
 FIRST = 'def rms_norm_backward_bfloat16(rows: int, hidden: int) -> "Config":\n'
+INVARIANT = FIRST.replace("_bfloat16", "_batch_invariant_bfloat16")
 SIZES = "MEASURED: dict[tuple[str, str], dict[str, tuple[int, int]]] = {\n"
 TABLES = 'TABLES: dict[tuple[str, str], Callable[[int, int], "Config"]] = {'
 ENTRY = '("rms_norm_forward", "bfloat16"): rms_norm_forward_bfloat16'
@@ -88,6 +89,19 @@ def edited(old: str, new: str) -> Path:
         (ENTRY, '("rms_norm_forward", "bfloat16"): 16'),
         (ENTRY, '("rms_norm_forward", "bfloat16"): print'),
         (ENTRY, "**{}"),
+        *[
+            (ENTRY, f'("{operator}", "{dtype}"): rms_norm_forward_bfloat16')
+            for operator, dtype in [
+                ("rms_norm_forward", ""),
+                ("rms_norm_forward", "\\x1b[2J"),
+                ("rms_norm_forward", "x" * 201),
+                ("rms_norm_forward:\\x1b[2J", "bfloat16"),
+                ("rms_norm_forward:" + "x" * 201, "bfloat16"),
+                ("rms_norm_forward.n=08", "bfloat16"),
+                ("rms_norm_forward.n=" + "9" * 10, "bfloat16"),
+                ("rms_norm_forward.n=" + "9" * 8000, "bfloat16"),
+            ]
+        ],
         (TABLES, "TABLES: print('x') = {"),
         (TABLES, "OTHER: dict = {"),
         (SIZES, SIZES.replace("int]]]", "int, int]]]")),
@@ -102,6 +116,10 @@ def edited(old: str, new: str) -> Path:
         (SIZES, SIZES + '    ("a", "b"): {"rows": (1, 1 << 40), "hidden": (1, 2)},\n'),
         (SIZES, SIZES + '    ("a", "b"): {"rows": (1, 9999999999), "hidden": (1, 2)},\n'),
         (SIZES, SIZES + '    ("a", "b"): {"rows": (1.0, 2), "hidden": (1, 2)},\n'),
+        (SIZES, SIZES + '    ("a", "b"): {"rows": (True, 2), "hidden": (1, 2)},\n'),
+        (SIZES, SIZES + '    ("a", "b"): {"rows": [1, 2], "hidden": (1, 2)},\n'),
+        (SIZES, SIZES + '    "ab": {"rows": (1, 2), "hidden": (1, 2)},\n'),
+        (SIZES, SIZES + '    ("\\x1b[2J", "b"): {"rows": (1, 2), "hidden": (1, 2)},\n'),
         (SIZES, SIZES + '    ("a", "b"): {"rows": (1,), "hidden": (1, 2)},\n'),
         (SIZES, SIZES + '    ("a", "b"): {"rows": 1, "hidden": (1, 2)},\n'),
         (SIZES, SIZES + '    ("a", "b"): {[]: (1, 2), "hidden": (1, 2)},\n'),
@@ -145,6 +163,10 @@ def test_code_that_normtune_does_not_write_is_not_run(old: str, new: str, capfd:
         ("    num_warps: int = 4\n", "    num_warps: int\n"),
         ("    num_warps: int = 4\n", "    block_row: int = 4\n"),
         ("    num_warps: int = 4\n", "    _num_warps: int = 4\n"),
+        ("    num_warps: int = 4\n", "    num_warps: int = 4\n    to_json: int = 4\n"),
+        ("    num_warps: int = 4\n", "    num_warps: int = 4\n    int: int = 4\n"),
+        # The rows at which a batch-invariant function changes are not those of a threshold on a product.
+        (INVARIANT, INVARIANT + "    if rows * hidden >= 7:\n        return ROW_WARPS_4\n"),
     ],
 )
 def test_a_table_that_would_raise_at_a_launch_is_refused_when_it_is_read(old: str, new: str) -> None:
@@ -156,9 +178,24 @@ def test_a_table_that_would_raise_at_a_launch_is_refused_when_it_is_read(old: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "operator", ["rms_norm_forward.n=" + "9" * 8000, "rms_norm_forward.n=0", "rms_norm_forward.n=" + "9" * 400]
-)
+def test_names_that_the_code_uses_are_no_names_of_configs() -> None:
+    text = (locate.SHIPPED / "nvidia_h200_qk_norm.py").read_text()
+    config = next(line for line in text.split("\n") if re.match(r"\w+ = Config\(.*\)$", line))
+    Path("table.py").write_text(rehashed(text.replace(config, f"max = {config.partition(' = ')[2]}\n{config}")))
+    assert "a name has another meaning" in one_line("table.py")
+
+
+@pytest.mark.slow
+def test_a_table_is_read_in_the_encoding_in_which_python_imports_it() -> None:
+    text = f"# -*- coding: raw_unicode_escape -*-\n{SHIPPED.read_text()}"
+    Path("table.py").write_text(text)
+    locate.load("table.py")
+    Path("table.py").write_text(text.replace("\n", "\n# \\u000araise SystemExit\n", 1))
+    assert "a form that normtune does not write" in one_line("table.py")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operator", ["rms_norm_forward.n=0", "rms_norm_forward.n=999999999"])
 def test_named_integers_of_any_size_raise_at_no_lookup(operator: str) -> None:
     table = locate.load(edited(ENTRY, f'{ENTRY},\n    ("{operator}", "bfloat16"): rms_norm_forward_bfloat16'))
     for wanted in ("rms_norm_forward", "rms_norm_forward.n=7", operator):
