@@ -178,7 +178,7 @@ def test_a_table_is_there_though_nobody_reads_its_figures(tmp_path: Path, monkey
     code, told = unread("-u", "-m", "normtune", *fit, "--out", "table.py", "--evidence", "data.parquet")
     assert code == 141
     # Lines that it prints before the table, on standard error.
-    assert [line.split()[1] for line in told.splitlines()] == ["reading", "fitting"]
+    assert [line.split()[1] for line in told.splitlines()][:2] == ["reading", "fitting"]
     assert sorted(os.listdir(tmp_path)) == ["data.parquet", "table.py"]
 
 

@@ -128,7 +128,7 @@ def test_findings_of_this_machine_are_values(capfd) -> None:
         (lambda: normtune.sweep(REPLAY, strategy="lucky"), "unknown strategy 'lucky'"),
         (lambda: normtune.fit(7), "the measurements are a int|name is missing"),
         (lambda: normtune.fit(**RECORDING, leaves=0), "leaves is 0: expected 1 to 128"),
-        (lambda: normtune.fit(**RECORDING, name="GPU"), "leave name, target, sms, columns and l2_bytes out"),
+        (lambda: normtune.fit(**RECORDING, name="GPU"), "leave name, target, sms, columns, where and l2_bytes out"),
         (lambda: normtune.fit(recording="nothing"), "unknown recording 'nothing'"),
         (lambda: normtune.fit("missing.db"), "missing.db"),
         (lambda: normtune.diff(TABLE, "nobody", **RECORDING), "nobody is no file, rule or shipped table"),
