@@ -12,7 +12,7 @@ from normtune.heuristics.solver.simplify import replaced as with_parts
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import find, operator, read_config
-from normtune.kernels.problem import Problem, Shape, axes_at
+from normtune.kernels.problem import Problem, Shape, axes_at, axes_of
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Leaf, Tree, choose, configs_of
 from normtune.kernels.target import Target
@@ -68,10 +68,16 @@ def of_file(path: str | os.PathLike[str]) -> Incumbents:
     """The table in a file as baseline.
 
     Raises:
-        UsageError: the file cannot be read, or is not a table.
+        UsageError: the file cannot be read, is not a table, or has other sizes than its operators.
     """
-    trees = locate.load(path).trees
-    return Incumbents({key: _of_operator(key.operator, tree) for key, tree in trees.items()})
+    table = locate.load(path)
+    for key in table.trees:
+        if table.axes != axes_of(key.family):
+            raise UsageError(
+                f"the table {locate.quoted(path)} has sizes {', '.join(table.axes)}: expected "
+                f"{', '.join(axes_of(key.family))}, those of {key.family}"
+            )
+    return Incumbents({key: _of_operator(key.operator, tree) for key, tree in table.trees.items()})
 
 
 def _of_operator(operator: str, tree: Tree) -> Tree:

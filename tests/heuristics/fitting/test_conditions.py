@@ -75,6 +75,7 @@ def tree_of(path: str = "table.py"):
         (("--baseline", ""), "--baseline is empty"),
         (("--baseline", "odd.csv"), "odd.csv is no table of normtune"),
         (("--baseline", "none.py"), "baseline none.py is no rule"),
+        (("--baseline", "sizes.py"), "sizes.py has sizes m, n, k: expected rows, hidden, those of toy"),
         (("--operator", "other"), "no measurements of operator 'other'"),
     ],
 )
@@ -86,6 +87,8 @@ def test_a_wrong_option_is_one_line_and_writes_nothing(
     texts |= {"elsewhere": "rows,hidden,weight\n7,65,1\n"}
     for name, text in texts.items():
         Path(f"{name}.csv").write_text(text)
+    examples = Path(__file__).parents[3] / "examples"
+    Path("sizes.py").write_text((examples / "matmul_h200.py").read_text().replace("matmul", "toy"))
     before = sorted(tmp_path.rglob("*"))
     words = ("fit", "--store", store, "--leaves", "2", *arguments, "--out", "t.py", "--evidence", "e.parquet")
     assert told in refused(*words)
