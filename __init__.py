@@ -86,6 +86,7 @@ _HOMES = {
     "transpose_fp8": "kernels.transpose_fp8.function",
     "uninstall": "heuristics.writing.installing",
     "unpatch": "kernels.patch",
+    "use": "kernels.calling.compiled",
     "use_batch_invariant": "kernels.calling.batch_invariant",
     "use_table": "kernels.calling.dispatch",
     "warmup": "kernels.warmup",

@@ -13,12 +13,12 @@ from typing import Any
 
 from torch import Tensor
 
-from normtune.kernels.calling import cached
+from normtune.kernels.calling import cached, compiled
 from normtune.kernels.calling.arguments import is_for_kernels
 from normtune.kernels.calling.eager import CallPlan, problem_of
 from normtune.kernels.calling.launcher import BoundLaunch
 from normtune.kernels.calling.layout import has_memory, takes_kernels
-from normtune.kernels.calling.operation import Operation
+from normtune.kernels.calling.operation import Operation, Way
 from normtune.kernels.custom_op import decorator
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, Problem
@@ -42,6 +42,8 @@ def listening(listener: Listener) -> Iterator[None]:
                 usual = getattr(owner, name)
                 _replaced.append((owner, name, usual))
                 setattr(owner, name, _telling(usual, problem))
+            _replaced.append((compiled, "way_of", compiled.way_of))
+            compiled.way_of = _kernel  # the formula of a compiled function would tell nothing
         _listeners += (listener,)
     try:
         yield
@@ -51,6 +53,10 @@ def listening(listener: Listener) -> Iterator[None]:
             _listeners = _listeners[:index] + _listeners[index + 1 :]
             while _replaced and not _listeners:
                 setattr(*_replaced.pop())
+
+
+def _kernel(*_: Any) -> Way:
+    return "kernel"
 
 
 def _telling(usual: Callable[..., Any], problem_of_call: Callable[..., Problem | None]) -> Callable[..., Any]:

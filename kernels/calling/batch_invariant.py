@@ -21,6 +21,8 @@ _POINTER_BYTES = 16
 
 _here: ContextVar[bool | None] = ContextVar("normtune_batch_invariant", default=None)
 _process: bool | None = None
+# Whether the mode was on before in this process; functions that were compiled until then need not know it.
+_was_on = False
 # The value of the variable once it was read; not in `_process`, so that reading it cannot undo `use_batch_invariant`.
 _environment: bool | None = None
 
@@ -38,10 +40,10 @@ def use_batch_invariant(enabled: bool | None = True) -> None:
     Raises:
         TypeError: `enabled` is something else.
     """
-    global _process, _environment
+    global _process, _environment, _was_on
     if enabled is not None:
         _check(enabled)
-    _process, _environment = enabled, None
+    _process, _environment, _was_on = enabled, None, _was_on or bool(enabled)
 
 
 @contextmanager
@@ -58,7 +60,9 @@ def batch_invariant(enabled: bool = True) -> Iterator[None]:
     Raises:
         TypeError: `enabled` is something else.
     """
+    global _was_on
     _check(enabled)
+    _was_on = _was_on or enabled
     token = _here.set(enabled)
     try:
         yield
@@ -81,6 +85,19 @@ def is_batch_invariant() -> bool:
     if _environment is None:
         _environment = _of_environment()
     return _environment
+
+
+def was_on() -> bool:
+    """Whether the mode is, or was, on in any thread: compilers guard it, as they cannot guard a context variable."""
+    return _was_on or _is_on_from_environment()
+
+
+def _is_on_from_environment() -> bool:
+    return _of_environment()
+
+
+# Compilers call it instead of tracing it: the variable is read once.
+_is_on_from_environment._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def settled(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, is_grad_enabled
 from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function, has_torch_function_variadic
 
-from normtune.kernels.calling import cached
+from normtune.kernels.calling import cached, compiled
 from normtune.kernels.calling.arguments import check, check_flag, check_kind, number
 from normtune.kernels.calling.autograd import apply
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
@@ -66,6 +66,7 @@ class Op:
             self.of_inputs = picking(operation.gradient_of)
             if operation.results == 1:
                 self.picked = 0
+            operation.needed(())  # compilers cannot trace a cached property before it has its value
             self.ops = TorchOps(operation, forward)
             self._register = registration_of(operation, self.ops)
 
@@ -142,7 +143,12 @@ class Op:
             raise ValueError(f"{names} share memory: expected tensors apart, as results are written into both")
         settled = self._derived(tensors, scalars)
         check(operation, tensors, settled)
-        self.ops.in_place(*tensors, *settled, batch_invariant)
+        if compiled.way_of(operation, tensors[0], False, batch_invariant) == "kernel":
+            self.ops.in_place(*tensors, *settled, batch_invariant)
+            return
+        outputs = dict(zip(operation.outputs, operation.formula.forward(*tensors, *settled), strict=True))
+        for name, source in operation.in_place.items():
+            tensors[operation.inputs.index(source)].copy_(outputs[name])
 
     def _derived(self, tensors: Sequence[Any], scalars: Sequence[Any]) -> tuple[Any, ...]:
         """The scalars; None is replaced by the value that `Operation.derived` computes from the first input."""
@@ -185,6 +191,11 @@ class Op:
         is_saving = (is_traced() or is_grad_enabled()) and any(
             tensor is not None and tensor.requires_grad for tensor in tensors
         )
+        way = compiled.way_of(operation, tensors[0], is_saving, batch_invariant)
+        if way == "backward":
+            return compiled.FusedForward.apply(self, scalars, *tensors)
+        if way == "formula":
+            return operation.formula.forward(*tensors, *scalars)[self.picked]
         return self.ops.forward(*tensors, *scalars, batch_invariant, is_saving)[self.picked]
 
     def _transformed(self, tensors: tuple[Any, ...], scalars: tuple[float, ...], batch_invariant: bool | None) -> Any:

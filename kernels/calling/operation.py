@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ from normtune.kernels.problem import (
     Problem,
 )
 from normtune.kernels.target import Target
+
+# What a compiler sees of a call: the formula, the formula with the kernels of its backward, or the operators.
+Way = Literal["formula", "backward", "kernel"]
 
 
 def picking(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
@@ -83,6 +86,7 @@ class Operation:
         is_for_target: whether the kernels run on a target; on others the formula is used.
         marked: outputs (rows,) of an operation without a backward which the backward of another operation reads: in the
             batch-invariant mode they get the mark that `eager.is_marked` recognises.
+        compiled: what is fastest in a compiled function, given hidden and whether gradients are wanted.
         is_grouped: whether the kernels read rows as (outer, inner, groups, hidden), with any strides but the last, and
             weights (groups, hidden).
     """
@@ -104,6 +108,7 @@ class Operation:
     checks: Callable[[Sequence[Any]], None] = lambda _: None
     is_for_target: Callable[[Target], bool] = lambda _: True
     marked: tuple[str, ...] = ()
+    compiled: Callable[[int, bool], Way] = lambda hidden, needs_gradients: "kernel" if needs_gradients else "formula"
     is_grouped: bool = False
     # Plans of the forward, by the key of a call.
     plans: "Cache[Any]" = field(default_factory=Cache)
