@@ -38,9 +38,17 @@ def use(*, compiled: Compiled = "auto") -> None:
     _setting = compiled
 
 
+def _is_exporting() -> bool:
+    return torch.compiler.is_exporting()
+
+
+# It is called while a compiler traces: torch 2.11 would trace it as True in `torch.compile`, too.
+_is_exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def way_of(operation: Operation, x: Tensor, needs_gradients: bool, batch_invariant: bool | None) -> Way:
     """What a compiler sees of a call: `formula`; `backward`, the formula with the backward's kernels; or `kernel`."""
-    if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+    if not torch.compiler.is_dynamo_compiling() or _is_exporting():
         return "kernel"
     if batch_invariant or (batch_invariant is None and was_on()):
         return "kernel"
@@ -55,7 +63,8 @@ class FusedForward(torch.autograd.Function):
     def forward(ctx: Any, op: Any, scalars: tuple[float, ...], *tensors: Tensor | None) -> Any:
         """The results of an `Op`, as of its `call`, from checked arguments."""
         operation = op.operation
-        outputs = operation.formula.forward(*tensors, *scalars)
+        # Of a result that is also an intermediate, as after `to` the same dtype, torch 2.11 drops the gradient.
+        outputs = tuple(output.clone() for output in operation.formula.forward(*tensors, *scalars))
         named = dict(zip((*operation.inputs, *operation.outputs), (*tensors, *outputs), strict=True))
         ctx.op, ctx.scalars = op, scalars
         ctx.save_for_backward(*[named[name] for name in operation.saved])

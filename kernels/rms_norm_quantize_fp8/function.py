@@ -243,6 +243,8 @@ def _settled(
     return modes_of(SPECS[kind].problem(1, 1, "float32", variant)), (kind, variant)
 
 
+# Compilers call it instead of tracing it and its caches, since the result depends on strings, flags and a dtype only.
+_settled._dynamo_marked_constant = True  # type: ignore[attr-defined]
 _kept_settled = lru_cache(typed=True)(_settled)  # 1 is no flag, though equal to True
 
 
