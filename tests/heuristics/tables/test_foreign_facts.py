@@ -70,6 +70,11 @@ def test_a_table_is_written_where_it_lies(table: Path) -> None:
     assert any("its command cannot be read or writes into another folder" in why for why in check(table, True).failures)
 
 
+def test_a_command_that_cannot_be_read_is_one_failure_of_a_check(table: Path) -> None:
+    failures = check(stated(table, command=command(out=["x"])), quick=True).failures
+    assert [why for why in failures if "its command cannot be read" in why]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("facts", "why"),
