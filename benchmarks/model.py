@@ -5,14 +5,17 @@
 Two models of transformers without downloads: one like Llama (hidden 2048), one like Gemma 3 (hidden 1152, norms of
 queries and keys, weights stored around zero). `none` has no norms at all: what is left of a step. normtune's norms are
 those of `normtune.patch`; `normtune:formula` and `normtune:kernel` pin what `torch.compile` sees. Each side is eager,
-compiled, and compiled with CUDA graphs. All sides run in turns; the least median of the rounds counts, as hosts are
-noisy. The losses of all sides are compared first.
+compiled, and compiled with CUDA graphs, in a process of its own, as compiled graphs of one process are looked through
+in turn. All sides are timed in turns; the least median of the rounds counts, as hosts are noisy. Losses are compared
+first.
 """
 
 import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,11 +30,13 @@ import normtune
 SIDES = ("none", "transformers", "torch", "liger", "normtune")
 WAYS = ("eager", "compiled", "graphs")
 # Tokens of a training step, and of the forwards of a server: sequences x tokens, calls a round.
-WORKS = {"training step": ((4, 2048), 6), "1 token": ((1, 1), 30), "64 tokens": ((1, 64), 20)}
+TRAINING = "training step"
+WORKS = {TRAINING: ((4, 2048), 6), "1 token": ((1, 1), 30), "64 tokens": ((1, 64), 20)}
 VOCABULARY = 32000
 # Relative difference of two losses in bfloat16, whose rounding differs.
 CLOSE = 2e-3
-Key = tuple[str, str, str, str]
+Key = tuple[str, str, str]  # side, way, work
+Job = tuple[str, int, str, list[str]]  # model, layers, side, ways
 
 
 def main() -> None:
@@ -41,49 +46,79 @@ def main() -> None:
     parser.add_argument("--models", default="llama,gemma")
     parser.add_argument("--sides", default=",".join(SIDES))
     parser.add_argument("--ways", default=",".join(WAYS))
-    parser.add_argument("--budget", type=float, default=float("inf"), help="begin no round after so many seconds")
     parser.add_argument("--json", type=Path, help="write the times here too")
     options = parser.parse_args()
-    end = time.monotonic() + options.budget
-    # Sides share code: past the limit they would silently run without a compiler.
-    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 1000
     name = torch.cuda.get_device_name()
     print(f"{name}, bfloat16, torch {torch.__version__}, triton {triton.__version__}, {options.layers} layers, ms:")
     cells = []
     for model in options.models.split(","):
-        calls = dict(_calls(model, options.layers, options.sides.split(","), options.ways.split(",")))
-        least = _least(calls, options.rounds, end)
+        jobs = [(model, options.layers, side, options.ways.split(",")) for side in options.sides.split(",")]
+        least = _least(jobs, options.rounds)
         _print(model, least)
-        cells += [dict(zip(("model", "side", "way", "work"), key, strict=True), ms=ms) for key, ms in least.items()]
+        cells += [{"model": model, "side": side, "way": way, "work": work, "ms": ms} for (side, way, work), ms in least]
     if options.json:
         software = {"torch": torch.__version__, "triton": triton.__version__}
         found = {"device": name, "software": software, "layers": options.layers, "cells": cells}
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def _calls(model: str, layers: int, sides: list[str], ways: list[str]) -> Iterator[tuple[Key, tuple[Callable, int]]]:
-    """Each call to time, and how often a round."""
-    for side in sides:
-        made = _model(model, layers, side)
-        for way in ways:
-            if way != "eager" and side == "liger":  # its kernel does not trace under Inductor of torch 2.11
-                continue
-            modes = {"eager": None, "compiled": {}, "graphs": {"mode": "reduce-overhead"}}
-            function = made if modes[way] is None else torch.compile(made, dynamic=False, **modes[way])
-            for work, (shape, count) in WORKS.items():
-                if work == "training step" and way == "graphs":
-                    continue
-                torch.manual_seed(0)  # all sides have the same tokens, and the same loss
-                ids = torch.randint(0, VOCABULARY, shape, device="cuda")
-                yield (model, side, way, work), (_call(made, function, ids, work == "training step", side), count)
+def _least(jobs: list[Job], rounds: int) -> list[tuple[Key, float]]:
+    """The least of the medians of all rounds, ms, by call; the sides in turns."""
+    pipes = []
+    for job in jobs:
+        ours, theirs = get_context("spawn").Pipe()
+        get_context("spawn").Process(target=_serve, args=(theirs, *job), daemon=True).start()
+        theirs.close()
+        pipes.append(ours)
+    losses = [pipe.recv() for pipe in pipes]
+    wanted = next(loss for _, _, side, _ in jobs for loss in losses[0].values() if side != "none")
+    for (_, _, side, _), found in zip(jobs, losses, strict=True):
+        for way, loss in found.items():
+            if side != "none" and abs(loss - wanted) > CLOSE * wanted:
+                raise SystemExit(f"the norms of {side}, {way}, give the loss {loss}: expected {wanted}")
+    least: dict[Key, float] = {}
+    for _ in range(rounds):
+        for way, work in product(WAYS, WORKS):
+            for (_, _, side, ways), pipe in zip(jobs, pipes, strict=True):
+                if way in ways and _takes_part(side, way, work):
+                    pipe.send((way, work))
+                    key = side, way, work
+                    least[key] = min(least.get(key, float("inf")), pipe.recv())
+    for pipe in pipes:
+        pipe.send(None)
+    return list(least.items())
 
 
-def _call(made: Any, function: Any, ids: Any, is_training: bool, side: str) -> Callable[[], Any]:
+def _takes_part(side: str, way: str, work: str) -> bool:
+    """Liger's kernel does not trace under Inductor of torch 2.11; graphs are for forwards."""
+    return not (side == "liger" and way != "eager") and not (work == TRAINING and way == "graphs")
+
+
+def _serve(pipe: Any, model: str, layers: int, side: str, ways: list[str]) -> None:
+    """Send the loss of each way, then the time of each call that is asked for, until None comes."""
+    made = _model(model, layers, side)
+    options = {"compiled": {}, "graphs": {"mode": "reduce-overhead"}}
+    calls, losses = {}, {}
+    for way, work in product(ways, WORKS):
+        if _takes_part(side, way, work):
+            function = torch.compile(made, dynamic=False, **options[way]) if way in options else made
+            torch.manual_seed(0)  # all sides have the same tokens
+            ids = torch.randint(0, VOCABULARY, WORKS[work][0], device="cuda")
+            call = calls[way, work] = _call(made, function, ids, work == TRAINING)
+            normtune.use(compiled=side.partition(":")[2] or "auto")
+            for _ in range(3):  # compiles, and records graphs
+                loss = call()
+            if loss is not None:
+                losses[way] = float(loss)
+    pipe.send(losses)
+    for key in iter(pipe.recv, None):
+        pipe.send(median(_times(calls[key], WORKS[key[1]][1])))
+
+
+def _call(made: Any, function: Any, ids: Any, is_training: bool) -> Callable[[], Any]:
     """A training step, which returns its loss, or a forward."""
-    pinned = side.partition(":")[2] or "auto"
 
     def call() -> Any:
-        normtune.use(compiled=pinned)
         if not is_training:
             with torch.no_grad():
                 function(input_ids=ids)
@@ -154,26 +189,6 @@ class _AroundZero(torch.nn.RMSNorm):
         return rms_norm(x, self.normalized_shape, 1 + self.weight, self.eps)
 
 
-def _least(calls: dict[Key, tuple[Callable[[], Any], int]], rounds: int, end: float) -> dict[Key, float]:
-    """The least of the medians of all rounds, ms, by call; sides in turns. No second round begins after `end`."""
-    losses = {}
-    for key, (call, _) in calls.items():  # compiles, and records graphs
-        for _ in range(3):
-            loss = call()
-        if loss is not None and key[1] != "none":
-            losses[key] = float(loss)
-            wanted = next(iter(losses.values()))
-            if abs(losses[key] - wanted) > CLOSE * wanted:
-                raise SystemExit(f"{' '.join(key)} has the loss {losses[key]}: expected {wanted}")
-    least: dict[Key, float] = {}
-    for number in range(rounds):
-        if number and time.monotonic() > end:
-            break
-        for key, (call, count) in calls.items():
-            least[key] = min(least.get(key, float("inf")), median(_times(call, count)))
-    return least
-
-
 def _times(call: Callable[[], Any], count: int) -> Iterator[float]:
     for turn in range(count + 2):
         torch.cuda.synchronize()
@@ -184,12 +199,13 @@ def _times(call: Callable[[], Any], count: int) -> Iterator[float]:
             yield (time.perf_counter() - start) * 1e3
 
 
-def _print(model: str, least: dict[Key, float]) -> None:
-    sides = list(dict.fromkeys(side for _, side, _, _ in least))
+def _print(model: str, found: list[tuple[Key, float]]) -> None:
+    least = dict(found)
+    sides = list(dict.fromkeys(side for side, _, _ in least))
     print(f"\n| {model} | {' | '.join(sides)} |\n|---|{'---:|' * len(sides)}")
     for work in WORKS:
         for way in WAYS:
-            row = [least.get((model, side, way, work)) for side in sides]
+            row = [least.get((side, way, work)) for side in sides]
             if any(row):
                 cells = " | ".join(f"{ms:.3f}" if ms else "-" for ms in row)
                 print(f"| {work}, {way} | {cells} |", flush=True)
