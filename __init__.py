@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from normtune.heuristics.fitting.options import FitOptions
     from normtune.heuristics.writing.installing import uninstall
     from normtune.kernels.calling.batch_invariant import batch_invariant, use_batch_invariant
+    from normtune.kernels.calling.compiled import use
     from normtune.kernels.calling.dispatch import use_table
     from normtune.kernels.config import Config
     from normtune.kernels.custom_op.autotuned import from_autotuned
@@ -138,6 +139,7 @@ __all__ = [
     "transpose_fp8",
     "uninstall",
     "unpatch",
+    "use",
     "use_batch_invariant",
     "use_table",
     "warmup",

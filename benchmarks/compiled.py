@@ -23,13 +23,14 @@ from torch.nn.functional import rms_norm, silu
 from torch.profiler import ProfilerActivity, profile
 
 import normtune
+from normtune.kernels.calling.compiled import Compiled
 
 SHAPES = ((8192, 2048), (8192, 4096), (4096, 8192))
-WAYS = ("auto", "formula", "backward", "kernel")
+WAYS: tuple[Compiled, ...] = ("auto", "formula", "backward", "kernel")
 CALLS = 12
 EPS = 1e-6
 FP8 = torch.float8_e4m3fn
-Case = tuple[Callable[..., Any], Callable[..., Any], tuple[str, ...]]
+Case = tuple[Callable[..., Any], Callable[..., Any], tuple[Compiled, ...]]
 
 
 def _sum_and_norm(norm: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,9 +100,9 @@ CASES: dict[str, Case] = {
         lambda x, z, w: normtune.rms_norm_gated(x, w, z, EPS),
         WAYS,
     ),
-    "FP8, scale a row": (_to_fp8(0), _quantized(scaling="row"), ("auto",)),
-    "FP8, scale a block": (_to_fp8(128), _quantized(scaling="block"), ("auto",)),
-    "qk_norm": (_heads, _our_heads, ("auto",)),
+    "FP8, scale a row": (_to_fp8(0), _quantized(scaling="row"), ("kernel",)),
+    "FP8, scale a block": (_to_fp8(128), _quantized(scaling="block"), ("kernel",)),
+    "qk_norm": (_heads, _our_heads, ("kernel",)),
 }
 
 
@@ -120,7 +121,7 @@ def main() -> None:
             given.append(torch.rand(hidden, device="cuda", dtype=torch.bfloat16) + 0.5)
             _compare(case, plain(*given), ours(*given))
             needs_gradients = case not in ("FP8, scale a row", "FP8, scale a block")
-            times = {"inductor": _times(plain, given, needs_gradients)}
+            times: dict[str, list[float]] = {"inductor": _times(plain, given, needs_gradients)}
             for way in ways:
                 normtune.use(compiled=way)
                 times[way] = _times(ours, given, needs_gradients)
@@ -175,7 +176,7 @@ def _kernels(call: Callable[[], Any]) -> float:
     by_name = defaultdict(list)
     for event in profiler.events():
         # The flush is the one fill of all.
-        if event.device_type == torch.autograd.DeviceType.CUDA and "FillFunctor" not in event.name:
+        if event.device_type.name == "CUDA" and "FillFunctor" not in event.name:
             by_name[event.name].append(event.device_time)
     return sum(median(times) * len(times) / CALLS for times in by_name.values() if len(times) >= CALLS)
 

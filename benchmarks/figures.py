@@ -113,6 +113,21 @@ def host() -> list[str]:
     return [*lines, ""]
 
 
+def compiled() -> list[str]:
+    """Kernels in compiled functions, over what Inductor makes of the formula."""
+    cells = _json("compiled")["cells"]
+    shapes = list(dict.fromkeys((cell["rows"], cell["hidden"]) for cell in cells))
+    lines = ["", f"| case | {' | '.join(f'{rows} x {hidden}' for rows, hidden in shapes)} |"]
+    lines.append(f"|---|{'---:|' * len(shapes)}")
+    for case in dict.fromkeys(cell["case"] for cell in cells):
+        row = []
+        for cell in (cell for cell in cells if cell["case"] == case):
+            pairs = zip(cell["us"]["kernel"], cell["us"]["inductor"], strict=True)
+            row.append(", ".join(f"{kernel / inductor:.2f}" for kernel, inductor in pairs))
+        lines.append(f"| {case} | {' | '.join(row)} |")
+    return [*lines, ""]
+
+
 def staleness() -> list[str]:
     """Error rates of `normtune check --device` on replays."""
     replay = _json("staleness_replay")
@@ -197,6 +212,7 @@ BLOCKS: Blocks = {
     "setting": setting,
     "peers": peers,
     "host": host,
+    "compiled": compiled,
     "losses": table_figures.losses,
     "relatives": table_figures.relatives,
     "h100": table_figures.h100,

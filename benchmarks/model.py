@@ -18,7 +18,7 @@ from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -26,6 +26,7 @@ import triton
 from torch.nn.functional import rms_norm
 
 import normtune
+from normtune.kernels.calling.compiled import Compiled
 
 SIDES = ("none", "transformers", "torch", "liger", "normtune")
 WAYS = ("eager", "compiled", "graphs")
@@ -97,15 +98,15 @@ def _takes_part(side: str, way: str, work: str) -> bool:
 def _serve(pipe: Any, model: str, layers: int, side: str, ways: list[str]) -> None:
     """Send the loss of each way, then the time of each call that is asked for, until None comes."""
     made = _model(model, layers, side)
-    options = {"compiled": {}, "graphs": {"mode": "reduce-overhead"}}
+    modes = {"compiled": None, "graphs": "reduce-overhead"}
     calls, losses = {}, {}
     for way, work in product(ways, WORKS):
         if _takes_part(side, way, work):
-            function = torch.compile(made, dynamic=False, **options[way]) if way in options else made
+            function = torch.compile(made, dynamic=False, mode=modes[way]) if way in modes else made
             torch.manual_seed(0)  # all sides have the same tokens
             ids = torch.randint(0, VOCABULARY, WORKS[work][0], device="cuda")
             call = calls[way, work] = _call(made, function, ids, work == TRAINING)
-            normtune.use(compiled=side.partition(":")[2] or "auto")
+            normtune.use(compiled=cast(Compiled, side.partition(":")[2] or "auto"))
             for _ in range(3):  # compiles, and records graphs
                 loss = call()
             if loss is not None:

@@ -42,8 +42,9 @@ def listening(listener: Listener) -> Iterator[None]:
                 usual = getattr(owner, name)
                 _replaced.append((owner, name, usual))
                 setattr(owner, name, _telling(usual, problem))
+            # The formula of a compiled function would tell nothing.
             _replaced.append((compiled, "way_of", compiled.way_of))
-            compiled.way_of = _kernel  # the formula of a compiled function would tell nothing
+            setattr(compiled, "way_of", _kernel)  # noqa: B010  (its parameters are others)
         _listeners += (listener,)
     try:
         yield

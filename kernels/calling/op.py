@@ -193,7 +193,7 @@ class Op:
         )
         way = compiled.way_of(operation, tensors[0], is_saving, batch_invariant)
         if way == "backward":
-            return compiled.FusedForward.apply(self, scalars, *tensors)
+            return compiled.FusedForward.apply(self, scalars, *tensors)  # type: ignore[no-untyped-call]
         if way == "formula":
             return operation.formula.forward(*tensors, *scalars)[self.picked]
         return self.ops.forward(*tensors, *scalars, batch_invariant, is_saving)[self.picked]
