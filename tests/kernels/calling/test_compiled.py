@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition as PARTITION
 
 import normtune
 from normtune.kernels.calling import batch_invariant as mode
@@ -87,6 +88,27 @@ def test_each_way_computes_the_same(graphs, name, way):
         assert (one is None) == (other is None)
         if one is not None:
             torch.testing.assert_close(one.float(), other, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("way", ["formula", "backward", "kernel"])
+def test_no_more_is_saved_than_by_an_eager_call(way):
+    x, z, weight = tensors(24)
+    eager, kept = [], []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: eager.append(tensor) or tensor, lambda tensor: tensor):
+        results = normtune.fused_add_rms_norm(x, z, weight)
+
+    def look(graph, _):
+        (output,) = (node for node in graph.graph.nodes if node.op == "output")
+        kept.extend(value.meta["val"] for value in output.args[0] if value is not None)
+        return graph.forward
+
+    normtune.use(compiled=way)
+    backend = aot_autograd(fw_compiler=look, bw_compiler=lambda graph, _: graph, partition_fn=PARTITION)
+    torch.compile(normtune.fused_add_rms_norm, backend=backend, fullgraph=True)(x, z, weight)
+    # Those of the compiled function include its results.
+    assert sum(map(torch.Tensor.numel, kept)) - sum(map(torch.Tensor.numel, results)) <= sum(
+        map(torch.Tensor.numel, eager)
+    )
 
 
 def test_a_change_of_the_setting_compiles_again(graphs):
