@@ -12,7 +12,7 @@ from normtune.heuristics.fitting import figures
 from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.figures import Figures
 from normtune.heuristics.fitting.options import MOST_LEAVES
-from normtune.heuristics.fitting.result import FittedFunction
+from normtune.heuristics.fitting.result import FittedFunction, SmallerTree
 from normtune.heuristics.regret.fixed_log import ratio
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, least_worst, losses
@@ -23,6 +23,8 @@ from normtune.heuristics.solver.simplify import cost_of, simplified
 from normtune.heuristics.solver.strips import Strips
 from normtune.kernels.tablefile.tree import Tree, configs_of, counted_leaves, distinct, leaves
 
+# Leaves of the smaller trees whose loss is told.
+_SMALLER = (4, 8, 16, 32)
 # Figures that a refit takes from the header of the table.
 _DECIDED = ("cross_validated", "plain_validated", "worst_validated", "extrapolated")
 
@@ -166,7 +168,23 @@ def fit_function(case: Case, fewest: int | None = None) -> FittedFunction:
             "extrapolated": validated and validated.outside(shown),
         }
     scored = _figures(matrix, found, tree, on_grid)._replace(**decided)
-    return FittedFunction(matrix.key, tree, legality.dtypes, case.against_baseline(scored, tree))
+    smaller = () if known else _smaller(case, found, scored.leaves)
+    return FittedFunction(matrix.key, tree, legality.dtypes, case.against_baseline(scored, tree), smaller=smaller)
+
+
+def _smaller(case: Case, found: Solved, most: int) -> tuple[SmallerTree, ...]:
+    """What trees of fewer leaves than the chosen one lose, with and without the condition of the baseline."""
+    optima = case.solver.optima(bins(case.matrix, case.legality), found.optima.most)
+
+    def loss(of: Optima, count: int) -> int | None:
+        tree = of.tree(count)
+        lost = None if tree is None else figures.of_tree(case.matrix, tree)
+        return None if lost is None else lost.plain
+
+    counts = [count for count in _SMALLER if count < most]
+    guarded = {count: loss(found.optima, count) for count in counts} if case.guarded is not None else {}
+    losses = {count: loss(optima, count) for count in counts}
+    return tuple(SmallerTree(count, lost, guarded.get(count)) for count, lost in losses.items() if lost is not None)
 
 
 class _WithinTie(NamedTuple):

@@ -18,6 +18,20 @@ if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
 
+class SmallerTree(NamedTuple):
+    """What a tree of fewer leaves would lose.
+
+    Attributes:
+        leaves: their number at most.
+        loss: plain mean regret of the best tree, log_ppm.
+        guarded: the same of the best tree that is nowhere slower than the baseline; None without one.
+    """
+
+    leaves: int
+    loss: int
+    guarded: int | None
+
+
 @dataclass(frozen=True)
 class FittedFunction:
     """One fitted function of a table.
@@ -28,6 +42,7 @@ class FittedFunction:
         dtypes: the dtypes that use it, the data's dtype first.
         figures: its losses.
         beside: the cost of a batch-invariant function relative to the usual one; None for another function.
+        smaller: the best trees with fewer leaves; a table does not keep them.
     """
 
     key: Key
@@ -35,6 +50,7 @@ class FittedFunction:
     dtypes: tuple[str, ...]
     figures: Figures
     beside: Cost | None = None
+    smaller: tuple[SmallerTree, ...] = ()
 
     @property
     def served(self) -> list[Key]:
