@@ -35,14 +35,16 @@ class Compared(NamedTuple):
         name: of the compared table or rule.
         faster: unweighted mean over the shapes of log(its time / the function's time), log_ppm; None if no shape has
             times of both.
+        most: the largest such log, and its shape; None likewise.
         shapes: at how many shapes there are times of both, and the number of all.
         is_paired: whether the times were taken in rounds; others prove no difference.
-        slower: the shapes at which the function is slower than a baseline or a replaced table; None without any.
+        slower: the shapes at which the function is slower by paired times; None without any.
     """
 
     worst: Shape
     name: str
     faster: int | None
+    most: tuple[int, Shape] | None
     shapes: tuple[int, int]
     is_paired: bool
     slower: Slower | None = None
@@ -74,10 +76,12 @@ class InUse:
             other = choice(shape)
             loss = None if other is None else matrix.loss(index, other)
             if loss is not None and regret is not None:
-                logs.append(loss - regret)
-        faster = round(sum(logs) / len(logs)) if logs else None
-        slower = Guard(matrix, choice).slower(tree) if self.baseline and matrix.rounds else None
-        return Compared(worst, name, faster, (len(logs), len(matrix.problems)), matrix.rounds is not None, slower)
+                logs.append((loss - regret, shape))
+        faster = round(sum(log for log, _ in logs) / len(logs)) if logs else None
+        slower = Guard(matrix, choice).slower(tree) if matrix.rounds else None
+        shapes = len(logs), len(matrix.problems)
+        most = max(logs, default=None)
+        return Compared(worst, name, faster, most, shapes, matrix.rounds is not None, slower)
 
     def _of(self, spec: OperatorSpec, key: Key) -> tuple[str, Choice]:
         def default(shape: Shape) -> Config | None:

@@ -303,7 +303,7 @@ def test_two_tables_of_a_store(store: str) -> None:
     # What fit says of a table beside the one it is compared with is what diff says of the two.
     told = succeed("fit", "--store", store, "--leaves", "3", "--baseline", "1.py", "--out", "again.py")
     again = succeed("diff", "again.py", "1.py", "--store", store).splitlines()[2]
-    (number,) = re.findall(r"  baseline  (\d+ % faster) than ", told)
+    (number,) = re.findall(r"\n  (\d+ % faster) than ", told)
     assert number in again
     same = succeed("diff", "3.py", "3.py", "--store", store, "--markdown").splitlines()
     assert same[0] == "## Test GPU, sm_90, 132 SMs: A is `3.py`, B is `3.py`"

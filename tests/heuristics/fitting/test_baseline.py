@@ -121,7 +121,7 @@ def test_a_replaced_table_is_told_of_and_changes_nothing(evidence: Evidence) -> 
     compared = over.compared[Key.parse("toy", "bfloat16")]
     count, most = compared.slower
     assert count > 0 and compared.name == "the table that it replaces" and compared.faster < 0
-    assert f"{count} shapes up to {percent(most, 1)} slower than the baseline" in " ".join(verdict(over))
+    assert f"slower at {count} of 34 shapes by up to {percent(most, 1)}; " in " ".join(verdict(over))
     assert alone.compared[Key.parse("toy", "bfloat16")].slower is None
 
 

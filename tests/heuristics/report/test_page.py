@@ -22,7 +22,7 @@ HOSTILE = "</script><img src=x onerror=\"alert('1')\"><!--\u2028&amp;"
 
 def test_it_opens_with_the_verdict_of_the_fit(made: Report, store: str) -> None:
     page, table = parsed(made.page()), normtune.fit(store)
-    worst = f"{100 * table.figures()['worst'].max():.1f} % at worst"
+    worst = f"{100 * table.figures()['worst'].max():.1f} % slower than the best, at "
     assert page.text.index("Verdict") < page.text.index("toy bfloat16") < page.text.index("Operator and dtype")
     assert worst in page.text and f"{table.figures()['leaves'].max()} regions of shapes" in page.text
     assert made.title in page.text and "300 measurements, 2026-11-20" in page.text

@@ -68,17 +68,17 @@ def test_the_verdict_compares_with_what_launches_the_kernel_without_the_table(
             lines[0] == f"GPU, sm_90, 132 SMs: {len(few.frame)} measurements, 2026-01-01" and max(map(len, lines)) <= 84
         )
         assert lines[2].startswith("rms_norm_forward bfloat16: ") and lines[2].endswith(" of shapes")
-        assert lines[3].startswith("  measured  0.0 % slower than the best on average, 0.0 % at worst (")
-        return tuple(line.removeprefix("  baseline  ") for line in lines if line.startswith("  baseline"))
+        assert lines[4].endswith("; 0.0 % from the best possible")
+        assert lines[5].startswith("  worst     0.0 % slower than the best, at ")
+        return lines[3].strip(), lines[4].strip().partition(";")[0]
 
-    (nearest,) = compared()
-    assert nearest.endswith(" the table for NVIDIA H100 80GB HBM3")
+    assert compared()[0].endswith(" the table for NVIDIA H100 80GB HBM3,")
     monkeypatch.setattr(locate, "SHIPPED", tmp_path)
-    assert compared() == ("25 % faster than the rule of Liger-Kernel 0.8.5",)
-    assert compared("liger") == ("25 % faster than the rule of Liger-Kernel 0.8.5",)
+    faster = "25 % faster than the rule of Liger-Kernel 0.8.5 (25 % at 65536 x 16384),"
+    assert compared() == compared("liger") == (faster, "slower at none of 9 shapes")
     monkeypatch.setattr(liger, "choose", lambda *_: None)
     # The portfolio, which is of the shipped tables, has the default's launch at the three shapes of one row alone.
-    assert compared() == ("as fast as the default config, at the 3 of 9 shapes with times of both",)
+    assert compared() == ("as fast as the default config,", "slower at none of 3 shapes (6 not compared)")
 
 
 def test_the_verdict_names_the_worst_shape_and_what_is_shared(measure, penalty, run) -> None:
@@ -89,7 +89,9 @@ def test_the_verdict_names_the_worst_shape_and_what_is_shared(measure, penalty, 
     worst = max((loss, shape) for shape, loss in loss_at(fitted, cells).items())
     assert lines[2] == "toy bfloat16: 1 region of shapes"
     rows, hidden = worst[1]
-    assert lines[3].endswith(f" {percent(function.figures.loss.worst, 1)} at worst ({rows} x {hidden})")
+    assert (
+        lines[5] == f"  worst     {percent(function.figures.loss.worst, 1)} slower than the best, at {rows} x {hidden}"
+    )
     assert lines[-2:] == ["  shared, at a cost, with", "    float16 (0.0 %)"]
 
 
