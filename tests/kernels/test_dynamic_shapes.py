@@ -134,6 +134,7 @@ def test_compiled_twice_for_all_numbers_of_rows(name):
 
 
 @pytest.mark.long
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_exported_for_any_numbers_of_rows(name, strict):

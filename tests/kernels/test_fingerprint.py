@@ -451,6 +451,7 @@ def own_fingerprint(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, ch
             fingerprint.forget()
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("edit", [*OWN_HARMFUL, *OWN_HARMLESS])
 def test_edits_of_the_own_kernels_are_found_where_they_change_a_launch(edit, tmp_path, monkeypatch) -> None:
     name, old, new = {**OWN_HARMFUL, **OWN_HARMLESS}[edit]

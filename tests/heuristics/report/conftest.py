@@ -77,7 +77,23 @@ def unpacked(column: dict[str, Any], alphabet: str) -> list[float | None]:
     return numbers
 
 
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, Any]:
+    """What the tests of a module have of the toy, whose operator is registered for one test at a time."""
+    return {}
+
+
 @pytest.fixture
-def made(store: str) -> Report:
+def made(store: str, drawn: dict[str, Any]) -> Report:
     """The report of a fit of the toy."""
-    return normtune.report(data=store)
+    if "report" not in drawn:
+        drawn["report"] = normtune.report(data=store)
+    return drawn["report"]
+
+
+@pytest.fixture
+def page(made: Report, drawn: dict[str, Any]) -> Parsed:
+    """Its page."""
+    if "page" not in drawn:
+        drawn["page"] = parsed(made.page())
+    return drawn["page"]

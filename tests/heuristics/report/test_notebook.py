@@ -36,7 +36,7 @@ def test_a_comparison_shows_its_verdict(store: str) -> None:
 
 
 def test_a_sweep_shows_what_it_did(tmp_path: Path) -> None:
-    done = normtune.sweep("replay:nvidia-h200", rows=[64], hidden=[256], store=str(tmp_path / "a.db"))
+    done = normtune.sweep("replay:nvidia-h200-qk-norm", rows=[64], hidden=[256], store=str(tmp_path / "a.db"))
     text = done._repr_html_()
     assert f"{done.summary.problems} problems measured" in parsed(text).text and pictures(text) == []
 
