@@ -72,6 +72,7 @@ def test_without_noise_all_choices_stay(run, spec, tmp_path, monkeypatch, capsys
     assert lines[-1] == "toy bfloat16: hidden <= 512 in 100 % of the draws"
 
 
+@pytest.mark.slow
 def test_noise_moves_the_threshold_beside_it(run, spec, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     lines = printed(measured(run, noisy=1024), monkeypatch, capsys)

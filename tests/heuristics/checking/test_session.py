@@ -74,6 +74,7 @@ def judgements(asked: CheckSession) -> list[Judgement]:
     return [found for _, found in asked.judged()]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_fresh_function_is_ok_after_all_shapes(spec: OperatorSpec, penalty: Law, seed: int) -> None:
     asked = session(checked(FRESH), seed=seed)
@@ -82,6 +83,7 @@ def test_a_fresh_function_is_ok_after_all_shapes(spec: OperatorSpec, penalty: La
     assert (found.verdict, len(found.findings)) == (OK, MOST_SHAPES)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(5))
 def test_moved_thresholds_are_not_ok_and_the_worst_shape_says_what_is_better(
     spec: OperatorSpec, penalty: Law, seed: int

@@ -186,7 +186,7 @@ def test_a_store_of_a_header_is_never_opened(table: Path, monkeypatch: pytest.Mo
 def test_no_command_is_advised_but_those_that_normtune_writes(table: Path, command: str) -> None:
     text = re.sub("(# Regenerate: ).*", lambda match: match[1] + command, table.read_text())
     table.write_text(text.replace("hidden <= ", "hidden <= 1"))
-    report = check(table)
+    report = check(table, quick=True)
     assert any("it was edited by hand" in line for line in report.failures)
     assert any("its first lines are not those that normtune writes" in line for line in report.failures)
     assert all("`normtune fit --recording test-gpu --leaves 2 --out table.py`" in line for line in report.failures[:2])
@@ -219,8 +219,7 @@ def test_a_line_that_normtune_does_not_write_is_told(table: Path, at: int, line:
     lines = table.read_text().split("\n")
     lines[at : at + replaced] = [line]
     table.write_text("\n".join(lines))
-    for quick in (False, True):
-        assert any("its first lines are not those" in why for why in check(table, quick).failures)
+    assert any("its first lines are not those" in why for why in check(table, quick=True).failures)
 
 
 def test_a_name_with_a_nul_is_outside(table: Path) -> None:
@@ -291,7 +290,7 @@ def test_quick_and_device_exclude_each_other(table: Path) -> None:
 
 
 def test_what_is_printed_of_a_table_has_an_end(table: Path) -> None:
-    entries = "".join(f'    ("other{number}", "bfloat16"): toy_bfloat16,\n' for number in range(2000))
+    entries = "".join(f'    ("other{number}", "bfloat16"): toy_bfloat16,\n' for number in range(400))
     sizes = re.sub("toy_bfloat16,", '{"rows": (1, 4096), "hidden": (64, 4096)},', entries)
     head, *parts = re.split(r"(?<== \{\n)(?=    \(\"toy)", table.read_text())
     text = head + "".join(new + part for new, part in zip([entries, sizes], parts, strict=True))

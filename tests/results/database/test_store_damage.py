@@ -112,7 +112,7 @@ except NormtuneError as error:
 """
 
 
-@pytest.mark.parametrize("query", ["", "?mode=ro"])
+@pytest.mark.parametrize("query", ["", pytest.param("?mode=ro", marks=pytest.mark.slow)])
 def test_a_store_is_read_where_the_disk_is_full(stored, varied, query: str):
     told = printed_by(READS_ON_A_FULL_DISK, f"sqlite:///{stored}{query}")
     assert told == f"{varied.digest()} {len(varied.frame)}\n"

@@ -164,6 +164,7 @@ def test_50_400_configs_at_100_shapes_are_planned_and_searched_with_few_of_them_
                     assert launches.setdefault(candidate.launch, candidate.config) == candidate.config
 
 
+@pytest.mark.slow
 def test_what_a_search_finds_in_a_large_space_is_close_to_the_best_of_a_thousand(large):
     spec, _ = large
     wanted = problems(spec, SHAPES[::33])

@@ -216,7 +216,10 @@ def test_configs_that_fail_say_where_others_fail():
     assert mean_loss(stored(found), spaces) < 0.4 * mean_loss(drawn, spaces)
 
 
-@pytest.mark.parametrize(("kind", "says_nothing"), [("needle", True), ("rough", False), ("rugged", False)])
+@pytest.mark.parametrize(
+    ("kind", "says_nothing"),
+    [("needle", True), ("rough", False), pytest.param("rugged", False, marks=pytest.mark.slow)],
+)
 def test_it_says_where_knobs_do_not_tell_which_configs_are_fast(kind, says_nothing):
     searches = []
 
@@ -279,13 +282,16 @@ def test_the_same_seed_times_the_same(found):
     assert [task.configs for task, _ in again.measured] == [task.configs for task, _ in found.measured]
 
 
-def test_no_more_configs_are_timed_than_asked_for_and_with_a_bound_of_the_loss_until_it_is_reached():
+@pytest.mark.parametrize("most", [5, 40])
+def test_no_more_configs_are_timed_than_asked_for(most):
+    spaces = SPACES[::18]
+    found = simulate(partial(Plane, most=most, until=0.0), spaces, 0, math.inf)
+    assert [*Counter(problem for problem, _ in measured_in(found)).values()] == [most] * len(spaces)
+
+
+@pytest.mark.slow
+def test_with_a_bound_of_the_loss_configs_are_timed_until_it_is_reached():
     spaces = SPACES[::6]
-    for most in (5, 40):
-        counts = Counter(
-            problem for problem, _ in measured_in(simulate(partial(Plane, most=most, until=0.0), spaces, 0, math.inf))
-        )
-        assert [*counts.values()] == [most] * len(spaces)
     cells = {until: stored(simulate(partial(Plane, until=until), spaces, 0, math.inf)) for until in (0.2, 0.02, 0.002)}
     assert cells_of(cells[0.2]) < cells_of(cells[0.02]) < cells_of(cells[0.002]) < 0.8 * len(spaces) * len(TILES)
     assert mean_loss(cells[0.2], spaces) > mean_loss(cells[0.002], spaces) <= 0.002
