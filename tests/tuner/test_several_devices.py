@@ -284,7 +284,7 @@ def test_two_recordings_are_replayed_at_once(tmp_path):
     assert plain["sweep"]["problems_known"] == 8
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_devices_in_processes_are_busy_at_the_same_time(store):
     opener = "normtune.tests.tuner.made_up_recording", "slow_engine", ()
     whole = recorded_plan()

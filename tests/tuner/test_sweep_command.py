@@ -200,20 +200,18 @@ def test_what_is_given_wins_over_what_effort_implies():
 
 @pytest.mark.long
 def test_json_is_one_object_whatever_happens(tmp_path):
-    store = ("--store", f"{tmp_path}/store.db", "--json")
-    planned, first, again = (
-        json.loads(done.stdout)
-        for done in (main(*REPLAY, *store, "--dry-run"), main(*REPLAY, *store), main(*REPLAY, *store))
-    )
-    assert planned["plan"]["problems"] == first["plan"]["problems"] == first["sweep"]["problems_measured"] == 12
+    words = ("sweep", "--device", "replay:nvidia-h200-fused-add-rms-norm", "--operator", "fused_add_rms_norm_forward")
+    words += ("--rows", "1,256,4096,16384", "--hidden", "256,4096", "--store", f"{tmp_path}/store.db", "--json")
+    planned, first, again = (json.loads(main(*words, *more).stdout) for more in (["--dry-run"], [], []))
+    assert planned["plan"]["problems"] == first["plan"]["problems"] == first["sweep"]["problems_measured"] == 8
     sweep = first["sweep"]
     assert planned["plan"]["configs"] == sweep["configs_timed"] + sum(
         failure["configs"] for failure in sweep["failures"]
     )
     assert sweep["configs_timed"] > 100 and planned["sweep"] is None
     assert "not_recorded" not in {failure["status"] for failure in sweep["failures"]}
-    assert again["plan"] is None and again["sweep"]["problems_known"] == 12
-    assert planned["device"] == first["device"] and first["device"]["uuid"] == "replay:nvidia-h200"
+    assert again["plan"] is None and again["sweep"]["problems_known"] == 8
+    assert planned["device"] == first["device"] and first["device"]["uuid"] == words[2]
 
 
 @pytest.mark.slow
