@@ -142,9 +142,8 @@ def folds_solved_once() -> Iterator[None]:
 @pytest.fixture
 def operators_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators that a test registers, and files that it loads for them, are forgotten after it."""
-    from normtune.kernels import fingerprint, load_file, operator
+    from normtune.kernels import fingerprint
+    from normtune.tests.kernels.registry import forgetting
 
     fingerprint.forget()  # a file of that name may have been another one
-    operator.operators()
-    for module, name in ((operator, "_OPERATORS"), (operator, "_FAMILIES"), (load_file, "_FILES")):
-        monkeypatch.setattr(module, name, dict(getattr(module, name)))
+    forgetting(monkeypatch)

@@ -6,10 +6,11 @@ from functools import partial
 
 import pytest
 
-from normtune.kernels.operator import _OPERATORS, operator
+from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tests.commands import printed_by
+from normtune.tests.kernels.registry import registered
 from normtune.tests.tuner.benches import Heard
 from normtune.tuner.staleness.stored import OTHER_CODE
 from normtune.tuner.sweep import api, devices
@@ -155,7 +156,7 @@ def test_an_operator_of_a_notebook_has_no_key_as_its_space_is_in_no_file(monkeyp
     request = Request(operators=("transpose_fp8",), strategy="plane")
     spec = operator("transpose_fp8")
     for of_space in (partial(spec.space), space):
-        monkeypatch.setitem(_OPERATORS, "transpose_fp8", replace(spec, space=of_space))
+        registered(monkeypatch, replace(spec, space=of_space))
         assert request.key({problem: [] for problem in request.wanted().problems})
     monkeypatch.setattr(space, "__module__", "__nowhere__")
     assert request.key({problem: [] for problem in request.wanted().problems}) is None

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
-from normtune.kernels.operator import _OPERATORS, operator
+from normtune.kernels.operator import operator
 from normtune.results.database.store import Store
 from normtune.tests.commands import PATIENCE, main, python, refused, succeed
+from normtune.tests.kernels.registry import registered
 from normtune.tuner.plan.grids import GRIDS
 from normtune.tuner.sweep import api
 from normtune.tuner.sweep.options import SweepOptions, parse_budget, parse_sizes
@@ -287,7 +288,7 @@ def test_a_grid_has_the_hidden_sizes_that_an_operator_takes(monkeypatch):
     assert sizes("qk_norm") == sizes("qk_norm_backward", grid="quick") == {64, 80, 96, 112, 128, 160, 192, 256}
     assert sizes("qk_norm", hidden=(512,)) == {512}
     assert sizes("transpose_fp8") == default
-    monkeypatch.setitem(_OPERATORS, "transpose_fp8", replace(operator("transpose_fp8"), max_hidden=4096))
+    registered(monkeypatch, replace(operator("transpose_fp8"), max_hidden=4096))
     assert sizes("transpose_fp8") == {hidden for hidden in default if hidden <= 4096}
     with pytest.raises(UsageError, match="hidden is 5120: transpose_fp8 takes 1 to 4096"):
         sizes("transpose_fp8", hidden=(64, 5120))

@@ -92,8 +92,14 @@ def made(store: str, drawn: dict[str, Any]) -> Report:
 
 
 @pytest.fixture
-def page(made: Report, drawn: dict[str, Any]) -> Parsed:
+def text(made: Report, drawn: dict[str, Any]) -> str:
     """Its page."""
-    if "page" not in drawn:
-        drawn["page"] = parsed(made.page())
-    return drawn["page"]
+    if "text" not in drawn:
+        drawn["text"] = made.page()
+    return drawn["text"]
+
+
+@pytest.fixture
+def page(text: str) -> Parsed:
+    """Its page, taken apart."""
+    return parsed(text)

@@ -75,8 +75,9 @@ def test_names_of_others_are_text(made: Report) -> None:
     assert HOSTILE in page.data["functions"][0]["title"] and "<" not in page.scripts[0]
 
 
-def test_a_page_replaces_a_page_and_nothing_else(made: Report, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = made.page()
+def test_a_page_replaces_a_page_and_nothing_else(
+    made: Report, text: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Report, "page", lambda report: text)
     made.save("page.html")
     made.save("page.html")

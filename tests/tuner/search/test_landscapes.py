@@ -65,6 +65,7 @@ def test_what_cannot_be_made_up_is_refused_by_name():
     assert len(tiles(20_000)) == 20_000
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", RIVALS)
 def test_simple_searches_find_the_best_of_few_configs_and_lose_less_with_more_timings(name):
     few = Landscape("rough", 20, 4, 1, noise=0.0)
