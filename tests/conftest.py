@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 # How long an example takes is the machine's affair.
 SLOW_MACHINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("random", print_blob=True, **SLOW_MACHINE)
-settings.register_profile("same", derandomize=True, **SLOW_MACHINE)
+settings.register_profile("same", derandomize=True, max_examples=40, **SLOW_MACHINE)
 settings.load_profile("same")
 
 # Tests know no store, table or terminal of the machine on which they run.

@@ -65,6 +65,7 @@ def test_a_config_without_a_drawn_round_is_left_out(run, spec) -> None:
     assert len(ROWS) * len(HIDDEN) == counts.max() > counts.min() > 0
 
 
+@pytest.mark.slow
 def test_without_noise_all_choices_stay(run, spec, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     lines = printed(measured(run), monkeypatch, capsys)

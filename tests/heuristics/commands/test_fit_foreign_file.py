@@ -64,6 +64,7 @@ def answers_of(path: str) -> dict[tuple[int, int], tuple[int, int]]:
 RIGHT = {shape: best(*shape) for shape in itertools.product(ROWS, HIDDEN)}
 
 
+@pytest.mark.slow
 def test_a_name_that_no_driver_reports_is_told_where_it_is_installed() -> None:
     times().to_csv("times.csv", index=False)
     told = succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--out", "table.py", "--install").splitlines()
@@ -162,6 +163,7 @@ def test_a_difference_between_tables_has_no_interval() -> None:
     assert not found.same >= set(found.pairs)
 
 
+@pytest.mark.slow
 def test_no_leaf_gives_way_to_a_baseline_of_which_unpaired_times_prove_nothing() -> None:
     times(lambda rows, hidden: (16, 4)).to_csv("old.csv", index=False)
     succeed("fit", "old.csv", *FLAGS, *COLUMNS, "--out", "old.py")

@@ -57,7 +57,7 @@ def test_only_configs_that_are_legal_everywhere_take_part(tables: tuple[Table, T
     assert losses[1].mean <= losses[0].mean
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_portable_table_says_so_and_is_fitted_again(tables: tuple[Table, Table], tmp_path: Path) -> None:
     path = tmp_path / "portable.py"
     tables[0].save(path)

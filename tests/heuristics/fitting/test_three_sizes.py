@@ -166,6 +166,7 @@ def test_check_fits_again_and_finds_an_illegal_answer(frame, tmp_path, monkeypat
     assert done.exit_code == 1 and "illegal" in done.output, done.output
 
 
+@pytest.mark.slow
 def test_a_fit_beside_the_table_that_it_replaces_compares_all_three_sizes(frame, tmp_path) -> None:
     path = tmp_path / "table.py"
     gpu = {"name": "NVIDIA H200", "target": "sm_90", "leaves": 4}
@@ -283,6 +284,7 @@ def test_a_table_has_thresholds_on_a_derived_size(by_tiles, derived, tmp_path, m
             parse.trees(text.replace("m * n >= 131072", other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("derived", ["m * n"])
 def test_no_threshold_on_a_derived_size_makes_a_config_legal(frame, derived) -> None:
     table = normtune.fit(frame, name="NVIDIA H200", target="sm_90")

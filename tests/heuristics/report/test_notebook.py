@@ -35,6 +35,7 @@ def test_a_comparison_shows_its_verdict(store: str) -> None:
     assert "A is <one>.py" in parsed(text).text and "<one" not in text and pictures(text) == []
 
 
+@pytest.mark.slow
 def test_a_sweep_shows_what_it_did(tmp_path: Path) -> None:
     done = normtune.sweep("replay:nvidia-h200-qk-norm", rows=[64], hidden=[256], store=str(tmp_path / "a.db"))
     text = done._repr_html_()

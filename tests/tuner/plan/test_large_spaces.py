@@ -248,6 +248,7 @@ def test_the_portfolio_of_a_large_space_without_tables_is_drawn(large):
     assert asked["launch"] < 2 * 100 * 8 * CONFIGS
 
 
+@pytest.mark.slow
 def test_a_search_of_a_large_space_goes_on_with_what_was_measured(large):
     spec, _ = large
     wanted = problems(spec, SHAPES[::50])
