@@ -201,7 +201,7 @@ class Arriving:
 @pytest.fixture
 def at_once(monkeypatch):
     """Devices that join are looked for at every turn."""
-    monkeypatch.setattr(sweep_module, "_JOINING_SECONDS", 0.01)
+    monkeypatch.setattr(sweep_module, "JOINING_SECONDS", 0.01)
 
 
 def test_a_device_that_joins_takes_problems_that_nobody_began(store, small_plan, at_once):
@@ -246,7 +246,7 @@ def test_a_search_without_any_device_goes_on_with_the_next_one(store, small_plan
 def test_a_search_whose_devices_do_not_come_back_fails_and_what_was_measured_is_stored(
     store, small_plan, at_once, monkeypatch
 ):
-    monkeypatch.setattr(sweep_module, "_REJOIN_SECONDS", 0.05)
+    monkeypatch.setattr(sweep_module, "REJOIN_SECONDS", 0.05)
     lost = Numbered(0, tasks=3)
     with pytest.raises(DeviceGoneError, match="lost 3 times"):
         sweep_all([Work([lost], small_plan, Adaptive)], store, joining=Arriving())

@@ -110,6 +110,7 @@ def test_plain_functions_take_turns_before_the_others_one_by_one(spec: OperatorS
     assert order == [2, 3] * MOST_SHAPES + [1] * MOST_SHAPES + [0] * MOST_SHAPES
 
 
+@pytest.mark.slow
 def test_a_stale_function_is_asked_no_more_and_the_others_are(spec: OperatorSpec, penalty: Law) -> None:
     asked = session(checked(FRESH), checked(MOVED, "float16"))
     probe = next(one for one in asked.probes if one.function == 1)

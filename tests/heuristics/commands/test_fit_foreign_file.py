@@ -78,6 +78,7 @@ def test_a_name_that_no_driver_reports_is_told_where_it_is_installed() -> None:
     assert "no driver" not in succeed("fit", "times.csv", *named, *COLUMNS, "--install")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("ending", "samples"), [("csv", 1), ("csv", 5), ("parquet", 3)])
 def test_the_best_configs_of_an_operator_that_nobody_declared(ending: str, samples: int) -> None:
     frame = times(samples=samples)

@@ -204,6 +204,7 @@ def test_other_launches_of_the_same_sources_are_noticed(toy, measured, monkeypat
     assert missing(whole(), measured.coverage(DEVICE)) == []
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("present", "reason"),
