@@ -134,8 +134,8 @@ def test_compiled_twice_for_all_numbers_of_rows(name):
     assert counter.frame_count == 2
 
 
+@pytest.mark.one_in(10)
 @pytest.mark.long
-@pytest.mark.one_in(6)
 @pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_exported_for_any_numbers_of_rows(name, strict):

@@ -120,6 +120,7 @@ def test_the_spread_is_the_ratio_of_times_and_what_the_best_config_of_one_loses(
     )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("strategy", [Adaptive, Plane])
 @pytest.mark.parametrize("tasks", [0, 1, 3])
 def test_the_work_of_a_lost_device_goes_to_the_others(store, small_plan, strategy, tasks):

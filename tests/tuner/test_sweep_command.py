@@ -339,6 +339,7 @@ def test_a_target_that_the_compiler_does_not_know_is_refused_at_once(tmp_path):
     assert not [*(tmp_path / "out").rglob("*.json")]
 
 
+@pytest.mark.slow
 def test_problems_without_a_legal_config_are_no_stored_ones(tmp_path, operators_forgotten):
     (tmp_path / "own.py").write_text(
         """

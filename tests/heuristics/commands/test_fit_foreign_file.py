@@ -152,6 +152,7 @@ def test_a_store_gives_the_same_table_as_the_file_with_its_mark_everywhere() -> 
     assert not read_parquet(Path("export.parquet")).frame.empty
 
 
+@pytest.mark.slow
 def test_a_difference_between_tables_has_no_interval() -> None:
     times(samples=8).to_csv("times.csv", index=False)
     succeed("data", "merge", "times.csv", *FLAGS, *COLUMNS, "--store", "a.db")

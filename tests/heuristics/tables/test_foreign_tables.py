@@ -151,6 +151,7 @@ def test_a_repository_around_the_table_is_inside(table: Path, tmp_path: Path) ->
     assert any("outside of its folder" in line for line in check(table).failures)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("content", ["root:hunter2:0\n", "rows,hidden,weight\n1,1,hunter2\n", "hunter2\n" * 9, ""])
 def test_what_is_in_a_file_that_is_no_csv_of_ours_is_not_shown(table: Path, content: str) -> None:
     (table.parent / "secret").write_text(content)
@@ -172,6 +173,7 @@ def test_a_store_of_a_header_is_never_opened(table: Path, monkeypatch: pytest.Mo
     assert any("its command names a store" in note for note in report.notes)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "command",
     [
@@ -206,6 +208,7 @@ def test_a_command_that_runs_more_is_no_table_of_ours(table: Path, more: str, qu
     assert "touch" not in "".join(report.failures)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("at", "line"),
     [

@@ -68,6 +68,7 @@ def test_the_low_side_of_a_threshold_is_below_its_first_size() -> None:
     assert next(change.branches(Split("hidden", 8, one, two))) == "    if n_cols <= 8:"
 
 
+@pytest.mark.slow
 def test_the_diff_applies_and_the_text_has_the_times(frame, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_parquet(measured(frame), Path("times.parquet"))

@@ -34,6 +34,7 @@ def test_longer_rows_stay_in_registers_where_there_are_no_sums(hidden, dtype, va
     assert launch.held is held
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "hidden", [5120, pytest.param(6144, marks=pytest.mark.slow), pytest.param(7168, marks=pytest.mark.slow)]
 )

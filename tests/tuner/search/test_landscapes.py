@@ -8,6 +8,7 @@ from normtune.benchmarks.lib.rivals import RIVALS
 from normtune.errors import UsageError
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_times_scatter_around_the_logs_by_which_choices_are_judged(kind):
     landscape = Landscape(kind, 300, 4, 1)
