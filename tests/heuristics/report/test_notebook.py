@@ -19,6 +19,7 @@ def pictures(text: str) -> list[str]:
     return [base64.b64decode(source.removeprefix("data:image/svg+xml;base64,")).decode() for source in sources]
 
 
+@pytest.mark.slow
 def test_a_table_shows_its_verdict_and_map(store: str) -> None:
     table = normtune.fit(store)
     text = table._repr_html_()

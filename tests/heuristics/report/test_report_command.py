@@ -52,6 +52,7 @@ def test_each_chart_is_a_picture(store: str, here: Path, what: str) -> None:
     assert 1500 < width < 1900 and 800 < height < 1500
 
 
+@pytest.mark.slow
 def test_pictures_are_svg_and_pdf_too(made: Report, here: Path) -> None:
     made.plot("map.svg")
     made.plot("map.pdf")

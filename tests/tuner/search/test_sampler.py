@@ -119,6 +119,7 @@ def test_a_whole_small_space_is_measured_once_and_the_search_ends():
     assert result.moments[-1].best == min(some, key=lambda tile: slowness(tile, 5))
 
 
+@pytest.mark.slow
 def test_what_fails_is_illegal_or_was_timed_has_a_value_and_is_not_measured_again():
     simulate(partial(Watched, seed=3, most=60), [space()], 0, math.inf)
     (of_problem,) = Watching.last._studies.values()
