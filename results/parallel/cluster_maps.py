@@ -19,7 +19,7 @@ from normtune.results.parallel.operator_files import Files, files_of_operators, 
 from normtune.results.parallel.tasks import TaskPool
 
 # Tasks are not worth their start, and copies of the data, for less.
-_LEAST_SECONDS = 2.0
+LEAST_SECONDS = 2.0
 
 
 def on_cluster(address: str | None) -> AbstractContextManager[None]:
@@ -48,7 +48,7 @@ def _connected_maps(address: str) -> Iterator[None]:
 @contextmanager
 def _maps(ray: ModuleType, wanted: Mapping[str, str], files: Files) -> Iterator[None]:
     def tasks(function: Callable[[Any], Any], items: Sequence[Any], seconds: float) -> Iterator[Any]:
-        if seconds < _LEAST_SECONDS:
+        if seconds < LEAST_SECONDS:
             yield from map(function, items)
             return
         pool = TaskPool(ray, wanted, call, (wanted, files, ray.put(ray.cloudpickle.dumps((function, items)))))

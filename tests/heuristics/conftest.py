@@ -1,6 +1,7 @@
 """A small operator with simple laws, and measurements of it, for tests of the fit."""
 
 import random
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import pytest
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.writing import installing
-from normtune.kernels import operator as door
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.mode import Mode
@@ -23,6 +23,7 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.records import Device, Measurement, Run
 from normtune.tests.heuristics.made_up import SHAPES
+from normtune.tests.kernels.registry import registered
 from normtune.tests.results.stores import record
 
 DEVICE = Device("Test GPU", "sm_90", 132, 60 << 20, 100 << 30, "GPU-1", "570.1")
@@ -85,8 +86,7 @@ def spec(monkeypatch: pytest.MonkeyPatch) -> OperatorSpec:
         kernel_module="normtune.kernels.none",
         reference_module="normtune.kernels.none",
     )
-    door.operators()
-    monkeypatch.setitem(door._OPERATORS, "toy", toy)
+    registered(monkeypatch, toy)
     return toy
 
 
@@ -180,9 +180,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="session")
+def first_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first test that asks for `store` puts it, for the others to copy."""
+    return tmp_path_factory.mktemp("store") / "measured.db"
+
+
 @pytest.fixture
-def store(measure, penalty, run, spec, here: Path) -> str:
+def store(measure, penalty, run, spec, here: Path, first_store: Path) -> str:
     """The path of a store with measurements of `toy` on `SHAPES`."""
-    path = here / "measured.db"
-    record(f"sqlite:///{path}", run, measure(penalty, SHAPES, fingerprint=fingerprint(spec)))
-    return str(path)
+    if not first_store.exists():
+        record(f"sqlite:///{first_store}", run, measure(penalty, SHAPES, fingerprint=fingerprint(spec)))
+    return str(shutil.copy(first_store, here))

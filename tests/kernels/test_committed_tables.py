@@ -116,7 +116,7 @@ def test_configs_compile_ahead_of_time_in_every_dtype_and_variant_that_uses_them
     assert_all_compile([pair for pairs in launches(table, target).values() for pair in pairs], target)
 
 
-@pytest.mark.one_in(11)
+@pytest.mark.one_in(79)
 @pytest.mark.interpreter
 @pytest.mark.parametrize(
     ("spec", "problem", "candidate"),

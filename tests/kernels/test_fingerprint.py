@@ -16,6 +16,7 @@ from normtune.kernels import definitions, fingerprint, load_file, operator
 from normtune.kernels.operator import operators
 from normtune.results.records import Coverage
 from normtune.tests.commands import printed_by
+from normtune.tests.kernels.registry import forgetting, registered
 from normtune.tuner.plan.resume import known
 from normtune.tuner.staleness.table import changed_kernels
 
@@ -148,8 +149,7 @@ class Project:
         importlib.invalidate_caches()
         fingerprint.forget()
         with self._monkeypatch.context() as patch:
-            patch.setattr(load_file, "_FILES", {})
-            patch.setattr(operator, "_OPERATORS", dict(operator._OPERATORS))
+            forgetting(patch)
             patch.setattr(sys, "dont_write_bytecode", True)
             load_file.load(self.file)
             return operator.operator("scaled")
@@ -236,6 +236,7 @@ HARMLESS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("edit", HARMFUL)
 def test_an_edit_of_what_a_launch_uses_is_found(project: Project, edit: str) -> None:
     before = project.fingerprint()
@@ -243,6 +244,7 @@ def test_an_edit_of_what_a_launch_uses_is_found(project: Project, edit: str) -> 
     assert project.fingerprint() != before
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("edit", HARMLESS)
 def test_an_edit_that_changes_no_launch_is_none(project: Project, edit: str) -> None:
     before = project.fingerprint()
@@ -326,7 +328,7 @@ def test_what_reading_does_not_find_is_told(project: Project, edit: tuple[str, s
     project.edit(*edit)
     spec = project.loaded()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(operator._OPERATORS, "scaled", spec)
+        registered(patch, spec)
         lines = fingerprint.unnoticed(["scaled"])
     if told:
         assert len(lines) == 1 and lines[0].startswith("a change of the kernels of scaled may go unnoticed: they use ")
@@ -352,7 +354,7 @@ def test_a_check_and_a_sweep_go_by_it(
     def asked() -> tuple[list[str], list[str], int]:
         spec = project.loaded()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(operator._OPERATORS, "scaled", spec)
+            registered(patch, spec)
             header = SimpleNamespace(kernels={"scaled": before})
             stale, notes = changed_kernels(header, "", None)
             return stale, notes, len(known(stored, ["scaled"]))
@@ -451,6 +453,7 @@ def own_fingerprint(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, ch
             fingerprint.forget()
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("edit", [*OWN_HARMFUL, *OWN_HARMLESS])
 def test_edits_of_the_own_kernels_are_found_where_they_change_a_launch(edit, tmp_path, monkeypatch) -> None:
     name, old, new = {**OWN_HARMFUL, **OWN_HARMLESS}[edit]

@@ -40,6 +40,7 @@ def any_config(draw, spec):
     return draw(st.sampled_from(space))
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", [spec.name for spec in operators().values() if spec.modes])
 def test_legality_and_the_order_of_sums_depend_on_the_limiting_modes_and_the_size_of_the_dtype_alone(name):
     spec, draw = operator(name), random.Random(0)

@@ -16,6 +16,7 @@ ASKED = [
 ]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("method", "limits", "options"), ASKED)
 def test_the_values_and_their_shares_are_those_of_optunas_random_sampler(method, limits, options) -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -12,6 +12,8 @@ from normtune.benchmarks import beside, liger_table, places, sides, tilegym_tabl
 from normtune.kernels.target import TARGETS
 from normtune.results.records import Device
 
+pytestmark = pytest.mark.slow  # a benchmark, or what documents say of it
+
 RESULTS = Path("benchmarks/results/nvidia_h200")
 DEVICE = Device("Test GPU", "sm_90", 132, 60 << 20, 100 << 30, "GPU-1", "570.1")
 

@@ -3,7 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from normtune.benchmarks import peers_report as report
+
+pytestmark = pytest.mark.slow  # a benchmark, or what documents say of it
 
 RESULTS = Path("benchmarks/results/nvidia_h200")
 

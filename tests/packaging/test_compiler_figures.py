@@ -18,6 +18,8 @@ from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.compiling.resources import Resources
 from normtune.tuner.plan.binaries import Job, jobs_of
 
+pytestmark = pytest.mark.slow  # a benchmark, or what documents say of it
+
 # Registers of 4 bytes: of a thread, and those that the threads of one scheduler or compute unit share.
 NVIDIA_REGISTERS = 255, 1 << 16
 AMD_REGISTERS = 512
@@ -66,7 +68,6 @@ def committed(spec: OperatorSpec, target: Target, lines: list[Line]) -> Iterator
         yield job, config, by_config[problem.operator, problem.variant, target.name, *shape]
 
 
-@pytest.mark.slow
 def test_configs_that_the_tables_of_a_target_answer_spill_two_registers_at_most(lines: list[Line]) -> None:
     """At the sizes of the file in bfloat16; others spill more, and none of them won. One won on the H100 alone."""
     target = TARGETS["sm_90"]
@@ -81,7 +82,6 @@ def test_configs_that_the_tables_of_a_target_answer_spill_two_registers_at_most(
     assert spilled == {"rms_norm_backward"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_the_compiler_still_gives_these_figures(lines: list[Line], target: str, root: Path) -> None:
     if f"triton=={version('triton')}" not in (root / "constraints.txt").read_text().splitlines():
@@ -101,7 +101,6 @@ def test_the_summary_is_that_of_the_lines(lines: list[Line]) -> None:
     assert resources.FILE.with_suffix(".md").read_text() == resources.markdown(lines)
 
 
-@pytest.mark.slow
 def test_a_kernel_of_several_binaries_has_one_line_and_what_is_written_is_read(tmp_path: Path) -> None:
     spec, target = operator("rms_norm_backward"), TARGETS["sm_90"]
     configs = configs_of(spec, target, 4)

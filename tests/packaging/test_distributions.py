@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow  # seconds of builds; test_layout.py compares what pyproject.toml lists with the files
 
 ROOT_MODULES = {"__init__.py", "__main__.py", "cli.py", "errors.py"}
 
@@ -74,7 +74,6 @@ def test_sdist_holds_all_that_is_committed_but_what_git_and_ci_alone_use(sdist: 
     assert names - made == set(committed) - {".gitignore", ".gitattributes"}
 
 
-@pytest.mark.slow
 def test_every_module_of_the_wheel_imports_from_it_alone(installed: Path, in_package: set[str], run) -> None:
     modules = sorted(
         "normtune." + path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -94,7 +93,6 @@ def test_every_module_of_the_wheel_imports_from_it_alone(installed: Path, in_pac
     assert (done.returncode, done.stdout) == (0, f"{len(modules)}\n"), done.stderr
 
 
-@pytest.mark.slow
 def test_wheel_reads_its_recordings_and_tables_outside_the_checkout(installed: Path, tmp_path: Path, run) -> None:
     code = (
         "from normtune.kernels.tablefile import locate\n"

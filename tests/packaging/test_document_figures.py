@@ -10,10 +10,11 @@ import pytest
 from normtune.benchmarks import against_copy, figures, peers_report, staleness
 from normtune.benchmarks.lib import blocks
 
+pytestmark = pytest.mark.slow  # a benchmark, or what documents say of it
+
 RESULTS = Path("benchmarks/results/nvidia_h200")
 
 
-@pytest.mark.slow
 def test_documents_are_what_the_results_say() -> None:
     for document, figure in (
         (figures.README, "| the same in float32 | "),
@@ -53,7 +54,6 @@ def test_the_page_on_large_stores_has_the_figures_of_its_benchmark(root: Path) -
         ]
 
 
-@pytest.mark.slow
 def test_the_table_over_the_copy_that_is_kept_is_that_of_the_recording(root: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("sys.argv", ["against_copy.py"])
     against_copy.main()
@@ -115,7 +115,6 @@ def test_shapes_at_which_normtune_loses_are_named_worst_first(results: Path) -> 
     assert len(peers_report.read(results / "peers.jsonl")) == 1
 
 
-@pytest.mark.slow
 def test_the_headline_is_of_the_results(results: Path) -> None:
     before = figures.headline()
     document = json.loads((results / "sweep.json").read_text())

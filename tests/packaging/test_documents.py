@@ -35,11 +35,13 @@ DOCUMENTS = (
 FOLDERS = "benchmarks|docs|examples|heuristics|kernels|results|tests|tuner"
 
 
+@pytest.mark.slow
 def test_all_documents_are_known_here(tracked: list[str]) -> None:
     documents = {path for path in tracked if re.fullmatch(r"(docs/)?[^/]+\.md", path)}
     assert documents == set(DOCUMENTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("document", "lines", "kilobytes"), [("README.md", 150, 16), ("docs/design.md", 200, 8)])
 def test_the_first_documents_are_short(root: Path, document: str, lines: int, kilobytes: int) -> None:
     text = (root / document).read_bytes()
@@ -52,12 +54,14 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 def test_all_commands_are_known_here() -> None:
     names = {"sweep", "fit", "check", "show", "diff", "report", "plot", "lookup", "inspect", "doctor"}
     names |= {f"data {name}" for name in ("list", "drop", "export", "merge")}
     assert set(COMMANDS) == {f"normtune {name}" for name in names}
 
 
+@pytest.mark.slow
 def test_every_command_is_documented(root: Path) -> None:
     text = (root / "docs/commands.md").read_text()
     assert set(re.findall(r"^\| `(normtune [a-z ]+)` \|", text, re.MULTILINE)) == set(COMMANDS)
@@ -65,6 +69,7 @@ def test_every_command_is_documented(root: Path) -> None:
     assert all(name in headings or name.startswith("normtune data ") for name in COMMANDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_says_what_it_does_in_a_sentence(command: str) -> None:
     parameters = every_command()[command.removeprefix("normtune ")].params
@@ -91,6 +96,7 @@ def named(text: str) -> set[str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", [name for name in DOCUMENTS if name != "docs/decisions.md"])
 def test_every_option_that_a_document_names_exists(root: Path, document: str) -> None:
     """But those that are gone: decisions, and the left column of a list of the changelog."""
@@ -100,6 +106,7 @@ def test_every_option_that_a_document_names_exists(root: Path, document: str) ->
     assert named(text) <= EVERYWHERE.union(*COMMANDS.values())
 
 
+@pytest.mark.slow
 def test_the_options_of_a_section_are_those_of_the_commands_that_it_names(root: Path) -> None:
     text = (root / "docs/commands.md").read_text()
     sections = re.findall(r"^(## `normtune .*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
@@ -115,7 +122,10 @@ def typed(text: str) -> list[str]:
     return shell.replace("\\\n", " ").splitlines() + re.findall(r"^\$ (.*)$", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize(
+    "document",
+    ["README.md", *(pytest.param(name, marks=pytest.mark.slow) for name in DOCUMENTS if name != "README.md")],
+)
 def test_every_normtune_call_in_a_document_has_options_that_exist(root: Path, document: str) -> None:
     text = (root / document).read_text()
     spans = re.findall(r"`(normtune [^`\n]+)`", text)
@@ -203,6 +213,7 @@ def test_the_keys_of_a_check_as_json_are_documented(root: Path, tmp_path: Path) 
     assert set(re.findall(r"`([a-z_]+)`", section)) - {"rows", "hidden", "config", "best", "failure", "loss"} == keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_and_named_files_exist(root: Path, document: str) -> None:
     text = (root / document).read_text()
@@ -213,6 +224,7 @@ def test_links_and_named_files_exist(root: Path, document: str) -> None:
         assert (root / path).exists(), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", [name for name in DOCUMENTS if name != "CHANGELOG.md"])
 def test_every_path_and_module_that_a_document_names_exists(root: Path, document: str) -> None:
     """Capital letters stand for what the reader puts there; a dotted name may be that of something in a module.
@@ -227,6 +239,7 @@ def test_every_path_and_module_that_a_document_names_exists(root: Path, document
             assert pkgutil.resolve_name(f"normtune.{name}"), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_anchor_that_a_document_links_to_exists(root: Path, document: str) -> None:
     text = (root / document).read_text()
@@ -237,6 +250,7 @@ def test_every_anchor_that_a_document_links_to_exists(root: Path, document: str)
         assert anchor in anchors, f"{file}#{anchor}"
 
 
+@pytest.mark.slow
 def test_the_picture_depends_on_no_blank_and_no_font(root: Path) -> None:
     """Renderers differ in the blanks that they keep, and in the fonts that they have."""
     text = (root / "docs/quick.svg").read_text()
@@ -247,6 +261,7 @@ def test_the_picture_depends_on_no_blank_and_no_font(root: Path) -> None:
     assert set(re.findall(r"font-family: ([^;]+);", text)) == {"monospace", "sans-serif"}
 
 
+@pytest.mark.slow
 def test_make_targets_of_the_documents_exist(root: Path) -> None:
     (phony,) = re.findall(r"^\.PHONY: (.*)$", (root / "Makefile").read_text(), re.MULTILINE)
     named = {
@@ -257,11 +272,13 @@ def test_make_targets_of_the_documents_exist(root: Path) -> None:
     assert named and named <= set(phony.split())
 
 
+@pytest.mark.slow
 def test_changelog_has_this_version(root: Path) -> None:
     heading = rf"^## \[{re.escape(__version__)}\] - (unreleased|\d{{4}}-\d\d-\d\d)$"
     assert re.search(heading, (root / "CHANGELOG.md").read_text(), re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_ranges_and_pins_agree(root: Path) -> None:
     """Each pin lies in the range of the same name, and torch and triton leave what is installed alone."""
     from packaging.requirements import Requirement

@@ -21,6 +21,8 @@ from normtune.kernels.target import TARGETS
 from normtune.tuner.timing.arena import Arena
 from normtune.tuner.timing.protocol import timed_launches
 
+pytestmark = pytest.mark.slow  # a benchmark, or what documents say of it
+
 KEY = ("backward", "bfloat16", 64, 128)
 IDENTITY = {"kernels": "sha256:1", "config": "row warps=4", "workspace": 0}
 

@@ -30,8 +30,11 @@ def inserted(part: ast.expr) -> str:
 
 
 def texts(file: Path) -> Iterator[str]:
-    """The strings of a module except docstrings."""
-    nodes = [*ast.walk(ast.parse(file.read_text()))]
+    """The strings of a module that may name a command, except docstrings."""
+    source = file.read_text()
+    if "`normtune " not in source:
+        return
+    nodes = [*ast.walk(ast.parse(source))]
     bodies: list[Any] = [node.body for node in nodes if isinstance(getattr(node, "body", None), list)]
     left_out = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
     left_out |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}

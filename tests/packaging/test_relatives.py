@@ -11,6 +11,8 @@ from normtune.benchmarks.cases import CASES, RMS_NORM
 from normtune.benchmarks.sides import Function, Side, Tensors
 from normtune.kernels.problem import ITEMSIZE
 
+pytestmark = pytest.mark.slow  # a benchmark, or what documents say of it
+
 # (formula that Inductor compiles) of each case.
 PLAIN = {
     **dict.fromkeys(RMS_NORM, lambda given: CASES["forward"].sides["torch"]().make(*given["x"].shape)(given)),

@@ -15,6 +15,8 @@ from normtune.benchmarks.scores import expected_best, scale, score
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 
+pytestmark = pytest.mark.slow  # a benchmark, or what documents say of it
+
 RESULTS = Path("benchmarks/results/strategies")
 BOWL = range(1, 9), range(1, 9), range(1, 9)
 CONFIGS = [RMSNormConfig("row", 1, warps) for warps in range(1, 41)]
@@ -90,7 +92,6 @@ def test_few_samples_are_charged_where_all_are_seen_and_a_failure_only_what_it_t
     assert few.steps[CONFIGS[1]][:2] == (0.968, 0.0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [f"kernel_tuner {name}, 6 samples" for name in kernel_tuner.STRATEGIES])
 def test_strategies_of_kernel_tuner_beat_random_search_on_a_bowl(name):
     pytest.importorskip("kernel_tuner")

@@ -12,6 +12,8 @@ from normtune.benchmarks.lib.t4 import read_t4
 from normtune.errors import NormtuneError
 from normtune.tests.commands import main, one_line
 
+pytestmark = pytest.mark.slow  # a benchmark, or what documents say of it
+
 HUB = Path(__file__).parents[1] / "tuner/search/benchmark_hub"
 A100 = HUB / "convolution_milo-A100_T4.json"
 

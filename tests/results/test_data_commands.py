@@ -122,6 +122,7 @@ def test_export_refuses_what_it_cannot_write(store, tmp_path):
 FOREIGN = pa.table({"a": [1, 2]})
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["a.parquet", "a.csv", "A.CSV", "gpu.rms_norm_forward.parquet"])
 def test_export_overwrites_its_own_files_and_no_others(store, make_run, make, tmp_path, name):
     out = tmp_path / name

@@ -41,7 +41,7 @@ def test_runs_without_a_regime_are_cold(make_run, protocol, regime):
     assert make_run(protocol=protocol).regime == regime
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_shipped_recording_is_cold():
     whole = load_recording("nvidia-h200", None)
     assert whole.regimes() == ["cold"]

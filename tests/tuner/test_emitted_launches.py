@@ -91,7 +91,7 @@ def random_tree(draw: random.Random, configs: list[Config], depth: int) -> Tree:
 
 
 @pytest.mark.long
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 10**9), shapes=st.lists(st.tuples(ROWS, SIZES), min_size=8, max_size=8))
 def test_whatever_is_fitted_is_legal_at_every_shape(seed: int, shapes: list[tuple[int, int]]) -> None:
     """Under random conditions, with any table in use before, for all dtypes and variants that it serves."""

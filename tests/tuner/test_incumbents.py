@@ -11,7 +11,8 @@ from normtune.tuner.sweep.incumbents import always, always_on_any
 PROBLEM = operator("rms_norm_backward").problem(1024, 2304, "bfloat16")
 
 
-@pytest.mark.parametrize("name", ["NVIDIA H200", "NVIDIA H100 80GB HBM3"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["NVIDIA H200", pytest.param("NVIDIA H100 80GB HBM3", marks=pytest.mark.slow)])
 def test_binaries_for_an_architecture_are_those_of_the_tables_of_its_gpus(name: str) -> None:
     """Or a sweep that has the binaries would compile those of its own table where it runs."""
     target = target_for("sm_90", 132)

@@ -75,7 +75,7 @@ def swept(monkeypatch, tmp_path, operators_forgotten):
         yield run, store
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [

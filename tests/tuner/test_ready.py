@@ -6,17 +6,24 @@ from functools import partial
 
 import pytest
 
-from normtune.kernels.operator import _OPERATORS, operator
+from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tests.commands import printed_by
+from normtune.tests.kernels.registry import registered
 from normtune.tests.tuner.benches import Heard
 from normtune.tuner.staleness.stored import OTHER_CODE
 from normtune.tuner.sweep import api, devices
 from normtune.tuner.sweep.request import Request, Wanted
 
 # The default space, as on a GPU: that of a replay is read from its recording.
-SMALL = {"device": "replay:nvidia-h200", "rows": [1, 512], "hidden": [256, 4096], "space": "default"}
+SMALL = {
+    "device": "replay:nvidia-h200-fused-add-rms-norm",
+    "operators": ("fused_add_rms_norm_forward", "fused_add_rms_norm_backward"),
+    "rows": [1, 256],
+    "hidden": [256, 4096],
+    "space": "default",
+}
 HEAVY = ("torch", "triton", "pandas", "pyarrow", "optuna", "scipy", "rich")
 
 
@@ -39,7 +46,7 @@ def test_a_sweep_with_nothing_to_do_opens_no_device(store, monkeypatch):
     done, lines = swept(store=store, budget_seconds=60)
     assert (done.summary.known, done.summary.problems, done.outlook) == (8, 0, None)
     assert lines == [
-        "replay of the recorded sweep of NVIDIA H200: no GPU is measured (replay:nvidia-h200)",
+        "replay of the recorded sweep of NVIDIA H200: no GPU is measured (replay:nvidia-h200-fused-add-rms-norm)",
         f"nothing to do: all 8 problems are measured; `normtune fit --store {store}` makes their table",
     ]
     plain = done.to_plain()["sweep"]
@@ -60,7 +67,7 @@ def test_a_device_is_opened_for_what_is_left_and_the_store_is_read_once(store, m
     coverage, bench = Store.coverage, devices.Bench
     monkeypatch.setattr(Store, "coverage", lambda *given: read.append(1) or coverage(*given))
     monkeypatch.setattr(devices, "Bench", lambda *given: opened.append(1) or bench(*given))
-    done, lines = swept(store=store, rows=[1, 8, 512])
+    done, lines = swept(store=store, rows=[1, 16, 256])
     assert (done.summary.known, done.summary.problems, done.summary.left) == (8, 4, 0)
     assert (read, opened) == ([1], [1])
     assert lines[1].startswith("4 problems, ")
@@ -78,7 +85,8 @@ print(json.dumps([done.exit_code, done.stdout, [name for name in sys.argv[1].spl
 
 @pytest.mark.long
 def test_nothing_to_do_is_found_without_heavy_libraries(store):
-    options = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512", "--hidden", "256,4096")
+    operators = (word for name in SMALL["operators"] for word in ("--operator", name))
+    options = ("sweep", "--device", SMALL["device"], *operators, "--rows", "1,256", "--hidden", "256,4096")
     code, text, loaded = json.loads(
         printed_by(SCRIPT, ",".join(HEAVY), *options, "--space", "default", "--store", store)
     )
@@ -92,7 +100,7 @@ def test_a_search_that_leaves_configs_out_ends_once(tmp_path, monkeypatch):
     assert done.summary.problems == 8
     monkeypatch.setattr(Wanted, "plan", None)  # of a large space it takes seconds
     assert swept(**asked)[1][-1].startswith("nothing to do: all 8 problems are measured")
-    for other in ({"rows": [1, 8, 512]}, {"space": "full"}, {"retry_failed": True}, {"strategy": "exhaustive"}):
+    for other in ({"rows": [1, 16, 256]}, {"space": "full"}, {"retry_failed": True}, {"strategy": "exhaustive"}):
         with pytest.raises(TypeError, match="not callable"):
             swept(**asked | other)
 
@@ -148,7 +156,7 @@ def test_an_operator_of_a_notebook_has_no_key_as_its_space_is_in_no_file(monkeyp
     request = Request(operators=("transpose_fp8",), strategy="plane")
     spec = operator("transpose_fp8")
     for of_space in (partial(spec.space), space):
-        monkeypatch.setitem(_OPERATORS, "transpose_fp8", replace(spec, space=of_space))
+        registered(monkeypatch, replace(spec, space=of_space))
         assert request.key({problem: [] for problem in request.wanted().problems})
     monkeypatch.setattr(space, "__module__", "__nowhere__")
     assert request.key({problem: [] for problem in request.wanted().problems}) is None

@@ -120,6 +120,7 @@ def test_the_spread_is_the_ratio_of_times_and_what_the_best_config_of_one_loses(
     )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("strategy", [Adaptive, Plane])
 @pytest.mark.parametrize("tasks", [0, 1, 3])
 def test_the_work_of_a_lost_device_goes_to_the_others(store, small_plan, strategy, tasks):
@@ -201,7 +202,7 @@ class Arriving:
 @pytest.fixture
 def at_once(monkeypatch):
     """Devices that join are looked for at every turn."""
-    monkeypatch.setattr(sweep_module, "_JOINING_SECONDS", 0.01)
+    monkeypatch.setattr(sweep_module, "JOINING_SECONDS", 0.01)
 
 
 def test_a_device_that_joins_takes_problems_that_nobody_began(store, small_plan, at_once):
@@ -246,7 +247,7 @@ def test_a_search_without_any_device_goes_on_with_the_next_one(store, small_plan
 def test_a_search_whose_devices_do_not_come_back_fails_and_what_was_measured_is_stored(
     store, small_plan, at_once, monkeypatch
 ):
-    monkeypatch.setattr(sweep_module, "_REJOIN_SECONDS", 0.05)
+    monkeypatch.setattr(sweep_module, "REJOIN_SECONDS", 0.05)
     lost = Numbered(0, tasks=3)
     with pytest.raises(DeviceGoneError, match="lost 3 times"):
         sweep_all([Work([lost], small_plan, Adaptive)], store, joining=Arriving())
@@ -284,7 +285,7 @@ def test_two_recordings_are_replayed_at_once(tmp_path):
     assert plain["sweep"]["problems_known"] == 8
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_devices_in_processes_are_busy_at_the_same_time(store):
     opener = "normtune.tests.tuner.made_up_recording", "slow_engine", ()
     whole = recorded_plan()

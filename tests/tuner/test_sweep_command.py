@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
-from normtune.kernels.operator import _OPERATORS, operator
+from normtune.kernels.operator import operator
 from normtune.results.database.store import Store
 from normtune.tests.commands import PATIENCE, main, python, refused, succeed
+from normtune.tests.kernels.registry import registered
 from normtune.tuner.plan.grids import GRIDS
 from normtune.tuner.sweep import api
 from normtune.tuner.sweep.options import SweepOptions, parse_budget, parse_sizes
@@ -200,20 +201,18 @@ def test_what_is_given_wins_over_what_effort_implies():
 
 @pytest.mark.long
 def test_json_is_one_object_whatever_happens(tmp_path):
-    store = ("--store", f"{tmp_path}/store.db", "--json")
-    planned, first, again = (
-        json.loads(done.stdout)
-        for done in (main(*REPLAY, *store, "--dry-run"), main(*REPLAY, *store), main(*REPLAY, *store))
-    )
-    assert planned["plan"]["problems"] == first["plan"]["problems"] == first["sweep"]["problems_measured"] == 12
+    words = ("sweep", "--device", "replay:nvidia-h200-fused-add-rms-norm", "--operator", "fused_add_rms_norm_forward")
+    words += ("--rows", "1,256,4096,16384", "--hidden", "256,4096", "--store", f"{tmp_path}/store.db", "--json")
+    planned, first, again = (json.loads(main(*words, *more).stdout) for more in (["--dry-run"], [], []))
+    assert planned["plan"]["problems"] == first["plan"]["problems"] == first["sweep"]["problems_measured"] == 8
     sweep = first["sweep"]
     assert planned["plan"]["configs"] == sweep["configs_timed"] + sum(
         failure["configs"] for failure in sweep["failures"]
     )
     assert sweep["configs_timed"] > 100 and planned["sweep"] is None
     assert "not_recorded" not in {failure["status"] for failure in sweep["failures"]}
-    assert again["plan"] is None and again["sweep"]["problems_known"] == 12
-    assert planned["device"] == first["device"] and first["device"]["uuid"] == "replay:nvidia-h200"
+    assert again["plan"] is None and again["sweep"]["problems_known"] == 8
+    assert planned["device"] == first["device"] and first["device"]["uuid"] == words[2]
 
 
 @pytest.mark.slow
@@ -289,7 +288,7 @@ def test_a_grid_has_the_hidden_sizes_that_an_operator_takes(monkeypatch):
     assert sizes("qk_norm") == sizes("qk_norm_backward", grid="quick") == {64, 80, 96, 112, 128, 160, 192, 256}
     assert sizes("qk_norm", hidden=(512,)) == {512}
     assert sizes("transpose_fp8") == default
-    monkeypatch.setitem(_OPERATORS, "transpose_fp8", replace(operator("transpose_fp8"), max_hidden=4096))
+    registered(monkeypatch, replace(operator("transpose_fp8"), max_hidden=4096))
     assert sizes("transpose_fp8") == {hidden for hidden in default if hidden <= 4096}
     with pytest.raises(UsageError, match="hidden is 5120: transpose_fp8 takes 1 to 4096"):
         sizes("transpose_fp8", hidden=(64, 5120))
@@ -340,6 +339,7 @@ def test_a_target_that_the_compiler_does_not_know_is_refused_at_once(tmp_path):
     assert not [*(tmp_path / "out").rglob("*.json")]
 
 
+@pytest.mark.slow
 def test_problems_without_a_legal_config_are_no_stored_ones(tmp_path, operators_forgotten):
     (tmp_path / "own.py").write_text(
         """

@@ -14,7 +14,7 @@ from normtune.tuner.device.limits import Limits
 from normtune.tuner.device.worker import START_SECONDS, WorkerLostError
 
 # A node that does not answer so long after the limit of a step is lost, whatever Ray knows.
-_GRACE_SECONDS = 60.0
+GRACE_SECONDS = 60.0
 _END_SECONDS = 15.0
 
 
@@ -63,7 +63,7 @@ class RemoteWorker:
         self._brought.update(missing)
         answer = self.actor.supply.remote(missing, *{self._archives[kernel] for kernel in missing})
         with suppress(self._ray.exceptions.RayError):  # a lost actor fails the next step
-            self._refused += self._ray.get(answer, timeout=_GRACE_SECONDS)
+            self._refused += self._ray.get(answer, timeout=GRACE_SECONDS)
 
     def call(self, step: str, *arguments: Any, seconds: float) -> Any:
         """The engine's answer to a step, as `Driver.call`.
@@ -92,7 +92,7 @@ class RemoteWorker:
 
     def _answer(self, answer: Any, seconds: float) -> Any:
         try:
-            return self._ray.get(answer, timeout=seconds + _GRACE_SECONDS)
+            return self._ray.get(answer, timeout=seconds + GRACE_SECONDS)
         except self._ray.exceptions.RayTaskError as error:  # of the step, not of the node
             if isinstance(error.cause, WorkerLostError | NoMemoryError | NormtuneError):
                 raise error.cause from None

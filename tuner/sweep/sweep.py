@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 # Seconds after which a device without a task asks again while others are busy: a binary or a choice may be ready.
 _STARVED_SECONDS = 0.005
 # Seconds between two looks for devices that join, and how long a search without any device waits for one.
-_JOINING_SECONDS = 0.5
-_REJOIN_SECONDS = 120.0
+JOINING_SECONDS = 0.5
+REJOIN_SECONDS = 120.0
 
 
 class Work(NamedTuple):
@@ -101,7 +101,7 @@ def sweep(
             add(work)
         looked = -math.inf
         while True:
-            if joining and time.monotonic() > looked + _JOINING_SECONDS:
+            if joining and time.monotonic() > looked + JOINING_SECONDS:
                 for bench in joining.joined():
                     group = next((group for group in groups if group.device.kind == bench.device.kind), None)
                     if group:
@@ -118,9 +118,9 @@ def sweep(
             if not (busy := _busy(groups)):
                 if not any([group.waits_for_devices() for group in groups]):
                     break
-                time.sleep(_JOINING_SECONDS)
+                time.sleep(JOINING_SECONDS)
             is_starved = any(group.idle for group in groups)
-            longest = _STARVED_SECONDS if is_starved else _JOINING_SECONDS if joining else None
+            longest = _STARVED_SECONDS if is_starved else JOINING_SECONDS if joining else None
             wait(busy, longest, FIRST_COMPLETED)
             for group in groups:
                 group.collect()
@@ -212,7 +212,7 @@ class _Group:
             return False
         if not self._again and not self._search.pending():
             return False
-        if self._clock() > self._alone + _REJOIN_SECONDS:
+        if self._clock() > self._alone + REJOIN_SECONDS:
             raise self._gone
         return True
 

@@ -13,7 +13,7 @@ from normtune.kernels.target import Target
 
 # Rows of the trial problem where the operator names none: the first number that gives the same binary is used. They
 # make many programs and a partial last tile, for numbers of rows that 16 divides and others.
-_TRIAL_ROWS = (1031, 1040, 61, 48, 1)
+TRIAL_ROWS = (1031, 1040, 61, 48, 1)
 
 
 def gate_launch(
@@ -30,7 +30,7 @@ def gate_launch(
             return spec.trial(config, launch, problem, target)
         except Exception as error:
             reraise(spec.name, "trial", error, f"{config} at {problem}")
-    for rows in _TRIAL_ROWS:
+    for rows in TRIAL_ROWS:
         trial = problem._replace(rows=rows)
         trial_launch = spec.launch_of(config, trial, target)
         if trial_launch is not None and trial_launch.binary == launch.binary:

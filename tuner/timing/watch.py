@@ -13,9 +13,9 @@ from typing import Any
 from normtune.tuner.machine.vendor import HARDWARE, POWER, THERMAL, Clocks, Library, State, maybe, open_library
 from normtune.tuner.timing.disturbance import WARNINGS, Disturbance
 
-_PERIOD_SECONDS = 0.05
+PERIOD_SECONDS = 0.05
 # Samples from one full reading to the next.
-_STATE_EVERY = 20
+STATE_EVERY = 20
 # A clock below this part of its usual value, the median of the last samples of rounds, makes a round void.
 _SLOWED = 0.95
 _USUAL_SAMPLES = 200
@@ -129,9 +129,9 @@ class Watch:
             library = open_library(self._is_hip)
             gpu = library.gpu(self._id)
             self._read_state(library, gpu)
-            while not self._stop.wait(_PERIOD_SECONDS):
+            while not self._stop.wait(PERIOD_SECONDS):
                 self._clocks.append(library.clocks(gpu))
-                if len(self._clocks) % _STATE_EVERY == 0:
+                if len(self._clocks) % STATE_EVERY == 0:
                     self._read_state(library, gpu)
             self._read_state(library, gpu)
         # Times are valid without a library.

@@ -65,6 +65,7 @@ def test_a_config_without_a_drawn_round_is_left_out(run, spec) -> None:
     assert len(ROWS) * len(HIDDEN) == counts.max() > counts.min() > 0
 
 
+@pytest.mark.slow
 def test_without_noise_all_choices_stay(run, spec, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     lines = printed(measured(run), monkeypatch, capsys)
@@ -72,6 +73,7 @@ def test_without_noise_all_choices_stay(run, spec, tmp_path, monkeypatch, capsys
     assert lines[-1] == "toy bfloat16: hidden <= 512 in 100 % of the draws"
 
 
+@pytest.mark.slow
 def test_noise_moves_the_threshold_beside_it(run, spec, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     lines = printed(measured(run, noisy=1024), monkeypatch, capsys)

@@ -74,6 +74,7 @@ def judgements(asked: CheckSession) -> list[Judgement]:
     return [found for _, found in asked.judged()]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_fresh_function_is_ok_after_all_shapes(spec: OperatorSpec, penalty: Law, seed: int) -> None:
     asked = session(checked(FRESH), seed=seed)
@@ -82,6 +83,7 @@ def test_a_fresh_function_is_ok_after_all_shapes(spec: OperatorSpec, penalty: La
     assert (found.verdict, len(found.findings)) == (OK, MOST_SHAPES)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(5))
 def test_moved_thresholds_are_not_ok_and_the_worst_shape_says_what_is_better(
     spec: OperatorSpec, penalty: Law, seed: int
@@ -108,6 +110,7 @@ def test_plain_functions_take_turns_before_the_others_one_by_one(spec: OperatorS
     assert order == [2, 3] * MOST_SHAPES + [1] * MOST_SHAPES + [0] * MOST_SHAPES
 
 
+@pytest.mark.slow
 def test_a_stale_function_is_asked_no_more_and_the_others_are(spec: OperatorSpec, penalty: Law) -> None:
     asked = session(checked(FRESH), checked(MOVED, "float16"))
     probe = next(one for one in asked.probes if one.function == 1)

@@ -114,7 +114,7 @@ def test_the_leaf_of_a_shape_is_the_one_that_answers(tree: Tree, rows: int, hidd
     assert {leaf_of(tree, shape) for shape in SHAPES} <= set(range(leaves(tree)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(trees(), trees(), st.integers(1, 65536), st.integers(64, 16384))
 def test_rivals_are_few_and_never_the_config_itself(tree: Tree, other: Tree, rows: int, hidden: int) -> None:
     found = rivals(tree, _quick_spec(), Problem.of("toy", rows, hidden, "bfloat16"), TARGETS["sm_90"], [other])

@@ -23,7 +23,7 @@ FEW = ("--leaves", "2")
 
 @pytest.fixture(scope="module")
 def recorded():
-    every = load_recording("nvidia-h200").select(["rms_norm_forward"], ["float32"])
+    every = load_recording("nvidia-h200-fused-add-rms-norm").select(["fused_add_rms_norm_forward"])
     return Evidence.from_measurements(
         [one for one in every.measurements() if one.problem.hidden <= 128 and one.problem.rows in (1, 64, 4096)],
         every.runs,

@@ -64,6 +64,7 @@ def answers_of(path: str) -> dict[tuple[int, int], tuple[int, int]]:
 RIGHT = {shape: best(*shape) for shape in itertools.product(ROWS, HIDDEN)}
 
 
+@pytest.mark.slow
 def test_a_name_that_no_driver_reports_is_told_where_it_is_installed() -> None:
     times().to_csv("times.csv", index=False)
     told = succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--out", "table.py", "--install").splitlines()
@@ -77,6 +78,7 @@ def test_a_name_that_no_driver_reports_is_told_where_it_is_installed() -> None:
     assert "no driver" not in succeed("fit", "times.csv", *named, *COLUMNS, "--install")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("ending", "samples"), [("csv", 1), ("csv", 5), ("parquet", 3)])
 def test_the_best_configs_of_an_operator_that_nobody_declared(ending: str, samples: int) -> None:
     frame = times(samples=samples)
@@ -150,6 +152,7 @@ def test_a_store_gives_the_same_table_as_the_file_with_its_mark_everywhere() -> 
     assert not read_parquet(Path("export.parquet")).frame.empty
 
 
+@pytest.mark.slow
 def test_a_difference_between_tables_has_no_interval() -> None:
     times(samples=8).to_csv("times.csv", index=False)
     succeed("data", "merge", "times.csv", *FLAGS, *COLUMNS, "--store", "a.db")
@@ -162,20 +165,25 @@ def test_a_difference_between_tables_has_no_interval() -> None:
     assert not found.same >= set(found.pairs)
 
 
+@pytest.mark.slow
 def test_no_leaf_gives_way_to_a_baseline_of_which_unpaired_times_prove_nothing() -> None:
     times(lambda rows, hidden: (16, 4)).to_csv("old.csv", index=False)
     succeed("fit", "old.csv", *FLAGS, *COLUMNS, "--out", "old.py")
     times(samples=8).to_csv("times.csv", index=False)
     frame = read_foreign(Path("times.csv"), _elsewhere(), ("mine",))
-    for leaves in (1, 4):
-        for baseline in ({}, {"baseline": "old.py"}, {"replaces": "old.py"}):
-            table = normtune.fit("times.csv", **GPU, columns=_COLUMNS, operators="mine", leaves=leaves, **baseline)
-            (function,) = table.functions
-            plain = fit_evidence(frame, table.options).functions[0]
-            assert function.tree == plain.tree
-            assert (function.figures.slower, function.figures.uncompared) == (None, 0)
-            # The times of both are compared all the same.
-            assert (table.figures()["faster"].iloc[0] > 0.1) == bool(baseline and leaves == 4)
+    for leaves, baseline in (
+        (4, {}),
+        (1, {"baseline": "old.py"}),
+        (4, {"baseline": "old.py"}),
+        (4, {"replaces": "old.py"}),
+    ):
+        table = normtune.fit("times.csv", **GPU, columns=_COLUMNS, operators="mine", leaves=leaves, **baseline)
+        (function,) = table.functions
+        plain = fit_evidence(frame, table.options).functions[0]
+        assert function.tree == plain.tree
+        assert (function.figures.slower, function.figures.uncompared) == (None, 0)
+        # The times of both are compared all the same.
+        assert (table.figures()["faster"].iloc[0] > 0.1) == bool(baseline and leaves == 4)
     succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--baseline", "old.py", "--out", "new.py")
     assert check(Path("new.py")).failures == ()
 

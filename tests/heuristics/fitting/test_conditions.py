@@ -129,6 +129,7 @@ def test_the_bound_on_the_worst_decides_before_the_mean(store: str, penalty) -> 
     checked()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("count", [1, 2])
 def test_few_configs_with_their_certificate(store: str, count: int) -> None:
     told = fit("--leaves", "6", "--max-configs", str(count), "--details")
@@ -247,6 +248,7 @@ def test_an_edit_of_it_fails(replacing: str) -> None:
     assert "edited by hand" in failed()
 
 
+@pytest.mark.slow
 def test_an_edit_with_a_mended_hash_fails_by_its_figures(replacing: str) -> None:
     edited(lambda text: text.replace("hidden <= 512", "hidden <= 1024"))
     assert "it differs from a fit of data.parquet" in failed()

@@ -87,6 +87,7 @@ def test_devices_of_one_name_are_told_apart_by_their_multiprocessors(store) -> N
     assert "--install would write one file for several devices" in refused("--install")
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("names", [("NVIDIA H200", "Nvidia H200"), ("NVIDIA A-10", "NVIDIA A 10")])
 @pytest.mark.parametrize("places", [["--out", "tables/"], ["--out", "a/", "--evidence", "a/"], ["--install"]])
 def test_two_names_of_one_file_are_refused_before_anything_is_written(store, names, places: list[str]) -> None:

@@ -8,11 +8,11 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.solver import cross_validation
 from normtune.heuristics.writing.emit import module_text
-from normtune.kernels import operator as door
 from normtune.results.evidence import Evidence
 from normtune.results.parallel import maps
 from normtune.tests.heuristics.made_up import as_command
 from normtune.tests.kernels.problems import changed
+from normtune.tests.kernels.registry import registered
 
 pytestmark = pytest.mark.long
 
@@ -23,7 +23,7 @@ def three(spec, measure, penalty, run, monkeypatch) -> Evidence:
     shapes = [(rows, hidden) for rows in (1, 64, 4096, 65536) for hidden in (64, 256, 1024, 4096)]
     items = list(measure(penalty, shapes))
     for name, dtype in (("toy_two", "float32"), ("toy_three", "bfloat16")):
-        monkeypatch.setitem(door._OPERATORS, name, replace(spec, name=name))
+        registered(monkeypatch, replace(spec, name=name))
         items += [
             item._replace(problem=changed(item.problem, operator=name))
             for item in measure(penalty, shapes, dtype=dtype)

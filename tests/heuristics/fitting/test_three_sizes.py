@@ -117,13 +117,13 @@ def test_one_function_has_thresholds_on_each_size(frame, tmp_path) -> None:
 
 
 def test_a_file_has_the_sizes_under_their_own_names(frame, tmp_path) -> None:
-    of_members = normtune.fit(frame, name="NVIDIA H200", target="sm_90")
+    of_members = normtune.fit(frame, name="NVIDIA H200", target="sm_90", leaves=3)
     config = frame["config"].map(lambda one: one._asdict()).apply(pd.Series)
     plain = pd.concat([frame[["rows", "hidden", "nanoseconds"]], config], axis=1).rename(
         columns={"rows": "m", "hidden": "n"}
     )
     third = frame["operator"].str.partition("=")[2].astype(int)
-    gpu = {"name": "NVIDIA H200", "target": "sm_90", "operators": ["product"]}
+    gpu = {"name": "NVIDIA H200", "target": "sm_90", "operators": ["product"], "leaves": 3}
     for own, columns in (
         (plain.assign(k=third), {"dtype": "float16"}),
         (plain.assign(depth=third.astype(float)), {"dtype": "float16", "k": "depth"}),
@@ -157,7 +157,7 @@ def test_a_problem_of_a_member_is_looked_up_in_the_function_of_all(frame, tmp_pa
 
 def test_check_fits_again_and_finds_an_illegal_answer(frame, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    normtune.fit(frame, name="NVIDIA H200", target="sm_90").save("table.py", evidence="times.parquet")
+    normtune.fit(frame, name="NVIDIA H200", target="sm_90", leaves=4).save("table.py", evidence="times.parquet")
     done = main("check", "table.py")
     assert done.exit_code == 0 and "equal, byte for byte" in done.output, done.output
     text = (tmp_path / "table.py").read_text()
@@ -166,14 +166,16 @@ def test_check_fits_again_and_finds_an_illegal_answer(frame, tmp_path, monkeypat
     assert done.exit_code == 1 and "illegal" in done.output, done.output
 
 
+@pytest.mark.slow
 def test_a_fit_beside_the_table_that_it_replaces_compares_all_three_sizes(frame, tmp_path) -> None:
     path = tmp_path / "table.py"
-    normtune.fit(frame, name="NVIDIA H200", target="sm_90").save(path)
+    gpu = {"name": "NVIDIA H200", "target": "sm_90", "leaves": 4}
+    normtune.fit(frame, **gpu).save(path)
     first = path.read_text()
-    again = normtune.fit(frame, name="NVIDIA H200", target="sm_90", replaces=path)
+    again = normtune.fit(frame, **gpu, replaces=path)
     again.save(path)
     assert path.read_text() == first
-    compared = normtune.fit(frame, name="NVIDIA H200", target="sm_90", baseline=str(path))
+    compared = normtune.fit(frame, **gpu, baseline=str(path))
     assert compared.functions[0].figures.uncompared == 0
 
 
@@ -282,6 +284,7 @@ def test_a_table_has_thresholds_on_a_derived_size(by_tiles, derived, tmp_path, m
             parse.trees(text.replace("m * n >= 131072", other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("derived", ["m * n"])
 def test_no_threshold_on_a_derived_size_makes_a_config_legal(frame, derived) -> None:
     table = normtune.fit(frame, name="NVIDIA H200", target="sm_90")

@@ -77,7 +77,29 @@ def unpacked(column: dict[str, Any], alphabet: str) -> list[float | None]:
     return numbers
 
 
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, Any]:
+    """What the tests of a module have of the toy, whose operator is registered for one test at a time."""
+    return {}
+
+
 @pytest.fixture
-def made(store: str) -> Report:
+def made(store: str, drawn: dict[str, Any]) -> Report:
     """The report of a fit of the toy."""
-    return normtune.report(data=store)
+    if "report" not in drawn:
+        drawn["report"] = normtune.report(data=store)
+    return drawn["report"]
+
+
+@pytest.fixture
+def text(made: Report, drawn: dict[str, Any]) -> str:
+    """Its page."""
+    if "text" not in drawn:
+        drawn["text"] = made.page()
+    return drawn["text"]
+
+
+@pytest.fixture
+def page(text: str) -> Parsed:
+    """Its page, taken apart."""
+    return parsed(text)

@@ -19,6 +19,7 @@ def pictures(text: str) -> list[str]:
     return [base64.b64decode(source.removeprefix("data:image/svg+xml;base64,")).decode() for source in sources]
 
 
+@pytest.mark.slow
 def test_a_table_shows_its_verdict_and_map(store: str) -> None:
     table = normtune.fit(store)
     text = table._repr_html_()
@@ -35,8 +36,9 @@ def test_a_comparison_shows_its_verdict(store: str) -> None:
     assert "A is <one>.py" in parsed(text).text and "<one" not in text and pictures(text) == []
 
 
+@pytest.mark.slow
 def test_a_sweep_shows_what_it_did(tmp_path: Path) -> None:
-    done = normtune.sweep("replay:nvidia-h200", rows=[64], hidden=[256], store=str(tmp_path / "a.db"))
+    done = normtune.sweep("replay:nvidia-h200-qk-norm", rows=[64], hidden=[256], store=str(tmp_path / "a.db"))
     text = done._repr_html_()
     assert f"{done.summary.problems} problems measured" in parsed(text).text and pictures(text) == []
 

@@ -32,6 +32,7 @@ def stranger(shapes: Iterable[tuple[int, int]], left_out: bool = False) -> Repor
     return normtune.report("theirs.py")
 
 
+@pytest.mark.slow
 def test_one_shape_has_a_page(here: Path) -> None:
     report = stranger([(64, 512)])
     (function,) = report.devices[0].functions

@@ -13,23 +13,19 @@ from normtune.heuristics.api.report import Report
 from normtune.heuristics.report import charts, theme
 from normtune.heuristics.report.function_data import ListedConfig
 from normtune.tests.commands import one_line
-from normtune.tests.heuristics.report.conftest import parsed, unpacked
+from normtune.tests.heuristics.report.conftest import Parsed, parsed, unpacked
 
 pytestmark = pytest.mark.long
 
 HOSTILE = "</script><img src=x onerror=\"alert('1')\"><!--\u2028&amp;"
 
 
-def test_it_opens_with_the_verdict_of_the_fit(made: Report, store: str) -> None:
-    page, table = parsed(made.page()), normtune.fit(store)
+def test_it_says_what_the_fit_says(made: Report, page: Parsed, store: str) -> None:
+    data, table = page.data, normtune.fit(store)
     worst = f"{100 * table.figures()['worst'].max():.1f} % slower than the best, at "
     assert page.text.index("Verdict") < page.text.index("toy bfloat16") < page.text.index("Operator and dtype")
     assert worst in page.text and f"{table.figures()['leaves'].max()} regions of shapes" in page.text
     assert made.title in page.text and "300 measurements, 2026-11-20" in page.text
-
-
-def test_its_data_are_those_of_the_table(made: Report, store: str) -> None:
-    data, table = parsed(made.page()).data, normtune.fit(store)
     (function,) = data["functions"]
     places = [unpacked(column, data["alphabet"]) for column in function["places"]]
     shapes = [(function["sizes"][0][int(x)], function["sizes"][1][int(y)]) for x, y in zip(*places, strict=True)]
@@ -40,8 +36,7 @@ def test_its_data_are_those_of_the_table(made: Report, store: str) -> None:
     assert [side["name"] for side in function["sides"]] == ["fitted table", "the default config"]
 
 
-def test_it_needs_nothing_but_itself_and_works_by_keyboard(made: Report) -> None:
-    page = parsed(made.page())
+def test_it_needs_nothing_but_itself_and_works_by_keyboard(page: Parsed) -> None:
     sources = [value for _, found in page.elements for name, value in found.items() if name in ("src", "srcset")]
     links = [found["href"] for tag in ("a", "link") for found in page.all(tag)]
     assert sources == [] and all(link and link.startswith(("#", "data:")) for link in links)
@@ -55,8 +50,9 @@ def test_it_needs_nothing_but_itself_and_works_by_keyboard(made: Report) -> None
     assert [found["id"] for found in page.all("select")] == ["side", "rival", "shape"]
 
 
-def test_each_chart_is_one_of_vega_lite(made: Report) -> None:
-    specs = parsed(made.page()).data["specs"]
+@pytest.mark.slow
+def test_each_chart_is_one_of_vega_lite(page: Parsed) -> None:
+    specs = page.data["specs"]
     assert specs.keys() == {"map", "samples", "seconds", *charts.MEASURES}
     for spec in specs.values():
         alt.Chart.from_dict(spec)
@@ -79,14 +75,17 @@ def test_names_of_others_are_text(made: Report) -> None:
     assert HOSTILE in page.data["functions"][0]["title"] and "<" not in page.scripts[0]
 
 
-def test_a_page_replaces_a_page_and_nothing_else(made: Report, here: Path) -> None:
+def test_a_page_replaces_a_page_and_nothing_else(
+    made: Report, text: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Report, "page", lambda report: text)
     made.save("page.html")
     made.save("page.html")
     (here / "own.html").write_text("mine")
     with one_line(normtune.UsageError, "own.html: it exists and normtune did not write it; force overwrites it"):
         made.save("own.html")
     made.save("own.html", force=True)
-    assert (here / "own.html").read_text() == (here / "page.html").read_text()
+    assert (here / "own.html").read_text() == (here / "page.html").read_text() == text
     with one_line(normtune.UsageError, "the folder nowhere does not exist"):
         made.save("nowhere/page.html")
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 import normtune
-from normtune.errors import NormtuneError
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.api.report import Report
 from normtune.heuristics.report.pictures import KINDS
-from normtune.tests.commands import main, refused, succeed
+from normtune.tests.commands import main, one_line, refused, succeed
 from normtune.tests.heuristics.report.conftest import parsed
 
 pytestmark = pytest.mark.long
@@ -26,22 +27,22 @@ def test_a_store_becomes_a_page(store: str, here: Path) -> None:
 def test_a_table_is_shown_with_the_measurements_that_it_names(store: str, here: Path) -> None:
     normtune.fit(store, leaves=2).save("two.py", evidence="two.parquet")
     Path("none.db").touch()
-    succeed("report", "two.py", "--out", "two.html")
-    page = parsed((here / "two.html").read_text())
-    assert "2 regions of shapes" in page.text and "300 measurements" in page.text
+    (part,) = normtune.report("two.py").devices
+    (function,) = part.functions
+    assert len(function.regions()) == 2 and ": 300 measurements, " in part.label
 
 
 def test_two_tables_are_compared(store: str, here: Path) -> None:
     (here / "tables").mkdir()
     for leaves in (1, 3):
         normtune.fit(store, leaves=leaves).save(f"tables/t{leaves}.py")
-    succeed("report", "tables/t3.py", "tables/t1.py", "--store", store, "--out", "both.html")
-    page = parsed((here / "both.html").read_text())
+    ((function,),) = (part.functions for part in normtune.report(["tables/t3.py", "tables/t1.py"], store).devices)
     difference = [*normtune.diff("tables/t3.py", "tables/t1.py", store).verdict()][2].partition(": ")[2]
-    assert "A is t3.py, B is t1.py" in page.text and difference in page.text
-    assert [side["name"] for side in page.data["functions"][0]["sides"]][:2] == ["t3.py", "t1.py"]
+    assert difference in dict(function.verdict).values()
+    assert [side.name for side in function.sides][:2] == ["t3.py", "t1.py"]
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("what", KINDS)
 def test_each_chart_is_a_picture(store: str, here: Path, what: str) -> None:
     succeed("plot", "--store", store, "--what", what, "--out", f"{what}.png")
@@ -51,22 +52,23 @@ def test_each_chart_is_a_picture(store: str, here: Path, what: str) -> None:
     assert 1500 < width < 1900 and 800 < height < 1500
 
 
-def test_pictures_are_svg_and_pdf_too(store: str, here: Path) -> None:
-    succeed("plot", "--store", store, "--out", "map.svg")
-    succeed("plot", "--store", store, "--out", "map.pdf")
+@pytest.mark.slow
+def test_pictures_are_svg_and_pdf_too(made: Report, here: Path) -> None:
+    made.plot("map.svg")
+    made.plot("map.pdf")
     text = (here / "map.svg").read_text()
     assert text.startswith("<svg") and "toy bfloat16, Test GPU" in text and "warps=4" in text and "hidden" in text
     assert (here / "map.pdf").read_bytes().startswith(b"%PDF-")
 
 
-def test_wrong_calls_are_one_line(store: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_calls_are_one_line(made: Report, store: str, here: Path) -> None:
     stored = "--store", store
     assert "expected a file that ends with .png, .svg, .pdf" in refused("plot", *stored, "--out", "map.gif")
-    assert "the chart is 'no': expected one of map, faster" in refused(
-        "plot", *stored, "--what", "no", "--out", "a.svg"
-    )
-    assert "nothing is known of 'liger'" in refused("plot", *stored, "--against", "liger", "--out", "a.svg")
     assert "has no third size" in refused("plot", *stored, "--at", "3", "--out", "a.svg")
+    with one_line(UsageError, "the chart is 'no': expected one of map, faster"):
+        made.plot("a.svg", "no")
+    with one_line(UsageError, "nothing is known of 'liger'"):
+        made.plot("a.svg", against="liger")
     assert "is no file, rule or shipped table" in refused("report", "none.py", *stored, "--out", "a.html")
     assert "name the table that the report is about" in refused("report", "liger", *stored, "--out", "a.html")
     assert "nvidia-h200: no function was measured" in refused("report", "nvidia-h200", *stored, "--out", "a.html")

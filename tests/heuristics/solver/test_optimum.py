@@ -94,6 +94,7 @@ def cost_of(tree: Tree, optima: Optima, cost: np.ndarray, barred: np.ndarray, le
     return total
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("seed", range(24))
 @pytest.mark.parametrize(("sizes", "most"), SIZES)
 def test_the_optimum_is_that_of_brute_force_for_every_number_of_leaves(
@@ -107,6 +108,7 @@ def test_the_optimum_is_that_of_brute_force_for_every_number_of_leaves(
         assert tree is None or cost_of(tree, optima, *problems) == optima.least(count)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("seed", range(24))
 @pytest.mark.parametrize(("sizes", "most"), SIZES)
 def test_of_equal_trees_the_first_is_taken(seed: int, sizes: tuple[int, ...], most: int) -> None:
@@ -130,6 +132,7 @@ def test_the_least_cost_of_the_measured_bins_needs_no_tree_for_those_beyond(
     assert found == [answer and answer.cost for answer in expected]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("place", range(3))
 def test_an_axis_of_one_bin_changes_nothing(seed: int, place: int) -> None:
@@ -149,6 +152,7 @@ def near_ties(seed: int, *sizes: int) -> Problem:
     return np.where(barred, 0, large + cost), barred, legal
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("seed", range(24))
 @pytest.mark.parametrize(("sizes", "most"), [((3, 3), 4), ((2, 4), 4), ((2, 2, 3), 4)])
 def test_costs_that_differ_by_less_than_a_rounding_are_told_apart(seed: int, sizes: tuple[int, ...], most: int) -> None:
@@ -159,6 +163,7 @@ def test_costs_that_differ_by_less_than_a_rounding_are_told_apart(seed: int, siz
     assert [optima.least(count) for count in range(1, most + 1)] == [answer and answer.cost for answer in expected]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("sizes", [(12,), (6, 7), (3, 4, 5)])
 def test_rounded_costs_lead_to_the_same_trees_as_exact_ones(
@@ -194,6 +199,7 @@ def test_the_fewest_leaves_of_a_cost_are_those_of_brute_force(seed: int) -> None
         assert optima.fewest(bound) == (min(enough) if enough else None)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("few", [2, 7, 10])
 @pytest.mark.parametrize("sizes", [(4, 5), (3, 2, 4)])

@@ -56,6 +56,7 @@ def test_lines_that_say_something_else_than_the_facts_are_told(table: Path, quic
     assert any("its first lines are not those" in why for why in check(table, quick).failures)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("words", [{"options": {"leaves": 3}}, {"out": "../other.py"}, {"load": ["a.py"]}])
 def test_a_command_that_is_not_that_of_the_line_is_told(table: Path, words: dict[str, Any]) -> None:
     stated(table, command=command(**words))

@@ -28,22 +28,11 @@ def _is_table(file: Path) -> bool:
     return file.read_text().startswith(FIRST_LINE)
 
 
-def _is_brief(table: Path) -> bool:
-    return table.name == "layer_norm_h200.py"
-
-
 COMMITTED = [table for folder in FOLDERS for table in sorted(folder.rglob("*.py")) if _is_table(table)]
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        pytest.param(table, marks=[] if _is_brief(table) else pytest.mark.slow)
-        for table in COMMITTED
-        if _has_data(table)
-    ],
-    ids=lambda table: table.stem,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("table", [table for table in COMMITTED if _has_data(table)], ids=lambda table: table.stem)
 @pytest.mark.usefixtures("operators_forgotten")
 def test_the_command_of_a_header_writes_the_table_again(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

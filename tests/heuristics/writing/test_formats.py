@@ -71,6 +71,7 @@ def loaded(path):
     return module
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_list_for_an_autotuner_is_the_best_of_its_length(configs, seed, tmp_path) -> None:
     name, path = BACKWARD, tmp_path / "configs.py"

@@ -39,6 +39,7 @@ def drawn(draw: random.Random, most: int) -> Key:
     return Key.parse(f"norm.{sizes}{draw.choice(('', ':no_rstd', ':batch_invariant'))}", draw.choice(("a", "b")))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(20))
 def test_a_module_chooses_the_nearest_named_integers_as_launches_do(seed: int) -> None:
     draw = random.Random(seed)

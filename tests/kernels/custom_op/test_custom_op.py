@@ -32,6 +32,7 @@ from normtune.kernels.target import TARGETS
 from normtune.results.exchange.parquet_csv import read_parquet
 from normtune.tests.commands import main
 from normtune.tests.heuristics.made_up import everywhere
+from normtune.tests.kernels.registry import forgetting
 from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import candidates, plan, problems
@@ -160,16 +161,17 @@ def test_configs_that_differ_in_an_integer_of_the_call_are_all_candidates() -> N
     assert len(jobs_of((problem, one.launch) for one in kept)) == 2  # warps alone make another binary
 
 
-@pytest.mark.long
-def test_the_examples_compile_without_a_gpu(examples) -> None:
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_examples_compile_without_a_gpu(examples, every) -> None:
     pairs = []
-    for spec in examples:
+    for spec in examples if every else examples[:1]:
         problem = spec.problem(64, 96, "bfloat16")
         kept, _ = candidates(spec, spec.configs("default", problem, H200), problem, H200)
-        pairs += [(problem, one.launch) for one in (*kept[:2], kept[-1])]
+        kernels = [one for one in kept if not isinstance(one.launch, ImplementationLaunch)]
+        pairs += [(problem, one.launch) for one in (kept if every else kernels[:1])]
     compiled = list(compile_all(jobs_of(pairs), "sm_90"))
     assert [(one.status, one.reason) for one in compiled] == [("ok", "")] * len(compiled)
-    assert sum(isinstance(one.job.launch, ImplementationLaunch) for one in compiled) == 1
+    assert sum(isinstance(one.job.launch, ImplementationLaunch) for one in compiled) == every
 
 
 GIVES = "expected inputs=, which gives its values"
@@ -485,10 +487,14 @@ def test_a_spec_reads_texts_of_other_knobs() -> None:
         spec.read_config(RMSNormConfig("row").to_json().replace('"num_warps":4', '"num_warps":"four"'))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "name", ["softmax", *(pytest.param(name, marks=pytest.mark.slow) for name in ("layer_norm", "matmul"))]
-)
+def test_the_table_of_an_example_is_as_it_was_written() -> None:
+    done = main("check", "--quick", "--load", EXAMPLES / "softmax.py", EXAMPLES / "softmax_h200.py")
+    assert done.exit_code == 0, done.output
+    assert "its kernels are those that were measured" in done.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["softmax", "layer_norm", "matmul"])
 def test_the_tables_of_the_examples_are_those_of_their_sweeps(name) -> None:
     table = EXAMPLES / f"{name}_h200.py"
     done = main("check", "--load", EXAMPLES / f"{name}.py", table)
@@ -505,8 +511,7 @@ def test_files_of_one_name_have_the_fingerprints_that_each_has_alone(tmp_path, m
         files[-1].write_text(text.replace("softmax", f"{name}_softmax").replace(f"torch.{name}_", "torch."))
     for file, name in zip(files, ("first", "second"), strict=True):
         with monkeypatch.context() as patch:
-            patch.setattr(load_file, "_FILES", {})
-            patch.setattr(operator, "_OPERATORS", dict(operator._OPERATORS))
+            forgetting(patch)
             load_file.load(file)
             alone.append(fingerprint.fingerprint(operator.operator(f"{name}_softmax")))
         fingerprint.forget()

@@ -55,7 +55,7 @@ def added(x, sum, factor):
 def door(monkeypatch):
     """Few rows and calls, as interpreted programs run one after another."""
     monkeypatch.setattr(gates, "CALLS", 3)
-    monkeypatch.setattr(trials, "_TRIAL_ROWS", (13, 16, 1))
+    monkeypatch.setattr(trials, "TRIAL_ROWS", (13, 16, 1))
 
 
 def declared(function=add, reference=added, **changes):

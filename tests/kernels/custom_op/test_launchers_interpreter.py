@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 def door(monkeypatch):
     """Few rows and calls, as interpreted programs run one after another."""
     monkeypatch.setattr(gates, "CALLS", 3)
-    monkeypatch.setattr(trials, "_TRIAL_ROWS", (13, 16, 1))
+    monkeypatch.setattr(trials, "TRIAL_ROWS", (13, 16, 1))
 
 
 def gated(spec, dtype="float16", rows=16, hidden=40):

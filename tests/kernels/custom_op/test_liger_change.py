@@ -3,10 +3,10 @@
 import ast
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
-import liger_kernel
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,7 +21,9 @@ from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.tests.heuristics.made_up import as_measured
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-SOURCE = Path(liger_kernel.__file__).parent / change.FILE
+# Found, not imported: that takes two seconds.
+(LIGER,) = find_spec("liger_kernel").submodule_search_locations
+SOURCE = Path(LIGER) / change.FILE
 FORWARD, BACKWARD = (name for name, *_ in change.PASSES.values())
 ROWS, HIDDEN = (1, 512, 8192), (64, 512, 2048)
 pytestmark = pytest.mark.usefixtures("operators_forgotten")
@@ -66,6 +68,7 @@ def test_the_low_side_of_a_threshold_is_below_its_first_size() -> None:
     assert next(change.branches(Split("hidden", 8, one, two))) == "    if n_cols <= 8:"
 
 
+@pytest.mark.slow
 def test_the_diff_applies_and_the_text_has_the_times(frame, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_parquet(measured(frame), Path("times.parquet"))

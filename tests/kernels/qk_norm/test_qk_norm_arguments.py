@@ -111,7 +111,8 @@ def test_tensors_without_memory_have_shapes():
     assert normtune.qk_norm(qkv, weight, weight, 3, 2, in_place=True) is qkv
 
 
-@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.slow
+@pytest.mark.parametrize("in_place", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_torchs_own_checks_of_an_operator(in_place):
     options = (2, 1, 8, 1e-6, 0.5, "" if in_place else "out_of_place", None)
     tensors = (torch.randn(3, 32), WEIGHT.clone(), WEIGHT.clone(), COS, COS, POSITIONS)

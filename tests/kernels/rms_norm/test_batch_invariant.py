@@ -177,11 +177,16 @@ def of_tree(monkeypatch):
         name = Key.parse("rms_norm_backward:batch_invariant", "bfloat16")
         box = Box.of(rows=(1, 262144), hidden=(64, 16384))
         table = LoadedTable(locate.SHIPPED, SimpleNamespace(), {name: tree}, {name: box}, AXES)
-        monkeypatch.setattr(dispatch, "_table_of", lambda device, target: locate.selection_of(table))
-        monkeypatch.setattr(dispatch, "_lookups", {})
-        dispatch.forget_launches()
+        answer_from(locate.selection_of(table), monkeypatch)
 
     return use
+
+
+def answer_from(tables, monkeypatch):
+    """Let these tables be those of every device."""
+    monkeypatch.setattr(dispatch, "_table_of", lambda device, target: tables)
+    monkeypatch.setattr(dispatch, "_lookups", {})
+    dispatch.forget_launches()
 
 
 def launches(hidden, target=H200):
@@ -218,10 +223,7 @@ def test_a_row_has_the_same_order_of_its_sum_whichever_table_answers(monkeypatch
     few = table(RMSNormConfig("row", 1, 8, 1, 0, "columns", 16), 32)
     for warps, finishes in ((8, ["columns", "dependent", "dependent"]), (4, ["dependent"] * 3)):
         many = table(RMSNormConfig("persistent", 1, warps, 3, 2, "dependent"), 262144)
-        tables = locate.selection_of(few, "", locate.selection_of(many))
-        monkeypatch.setattr(dispatch, "_table_of", lambda device, target, tables=tables: tables)
-        monkeypatch.setattr(dispatch, "_lookups", {})
-        dispatch.forget_launches()
+        answer_from(locate.selection_of(few, "", locate.selection_of(many)), monkeypatch)
         found = launches(4096)  # at 64 rows, twice those of the first table, at 5000 and at all
         assert [launch.finish for launch in found] == finishes
         assert len({launch.row_sum for launch in found}) == 1

@@ -34,8 +34,11 @@ def test_longer_rows_stay_in_registers_where_there_are_no_sums(hidden, dtype, va
     assert launch.held is held
 
 
-@pytest.mark.parametrize("hidden", [5120, 6144, 7168])
-@pytest.mark.parametrize("name", ["rms_norm_forward", "rms_norm_gated_forward"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "hidden", [5120, pytest.param(6144, marks=pytest.mark.slow), pytest.param(7168, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("name", ["rms_norm_forward", pytest.param("rms_norm_gated_forward", marks=pytest.mark.slow)])
 def test_only_loads_of_the_last_chunk_have_a_mask(name, hidden):
     spec, problem = operator(name), Problem.of(name, 4096, hidden, "bfloat16")
     pairs = [(config, spec.launch_of(config, problem, H100)) for config in spec.space("full", problem, H100)]

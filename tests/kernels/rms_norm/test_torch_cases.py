@@ -57,6 +57,8 @@ def close(found, wanted):
     torch.testing.assert_close(found, wanted, rtol=unit, atol=unit * scale)
 
 
+@pytest.mark.slow
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_module_forward_and_gradients(device, dtype):
     for case, theirs, ours, x in modules(device, dtype, requires_grad=True):
@@ -136,6 +138,7 @@ def test_module_pickles_copies_and_moves(device):
         assert all(parameter.is_meta for parameter in factory.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_operator_samples(device, dtype):
     for info, sample in samples(device, dtype):

@@ -146,7 +146,7 @@ def test_chunks_that_cannot_be_held_are_illegal(config, hidden, message):
         FORWARD.launch(config, FORWARD.problem(4096, hidden, "bfloat16"), H200)
 
 
-@pytest.mark.long
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("block_col", [1, 16, 64, 512, 4096])
 @pytest.mark.parametrize(("block_row", "warps"), [(1, 1), (4, 1), (16, 2), (32, 16)])
 @pytest.mark.parametrize("stages", [0, 1, 4])

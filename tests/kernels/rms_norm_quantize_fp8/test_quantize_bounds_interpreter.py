@@ -37,12 +37,14 @@ def scaled(problem, inputs, outputs):
     return norm * (1 / scale)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_few_values_may_be_either_of_two(scaling):
     expected = case(scaling)[3]["q"]
     assert (expected.tolerance > 0).double().mean() < 1e-3
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_another_rounding_is_outside(scaling):
     problem, inputs, outputs, expected = case(scaling)
@@ -63,6 +65,7 @@ def test_no_clamp_is_outside():
         compare(outputs | {"q": exact.to(torch.float8_e5m2)}, expected)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_a_single_step_in_a_single_value_is_outside(scaling):
     _, _, outputs, expected = case(scaling)
@@ -73,6 +76,7 @@ def test_a_single_step_in_a_single_value_is_outside(scaling):
         compare(outputs | {"q": q}, expected)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("scaling", "name"), [("static", "amax"), ("row", "scale"), ("block", "scale")])
 def test_an_amax_that_differs_by_more_than_rounding_is_outside(scaling, name):
     _, _, outputs, expected = case(scaling)
@@ -81,6 +85,7 @@ def test_an_amax_that_differs_by_more_than_rounding_is_outside(scaling, name):
             compare(outputs | {name: outputs[name] * factor}, expected)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "variants",
     [("", "rounded_norm"), ("", "rounded_product"), ("with_residual", "with_residual+rounded_sum")],

@@ -194,6 +194,7 @@ def test_a_compiled_function_holds_one_operator():
     assert torch.equal(found.y, wanted.y)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("scaling", "variant", "scale"),
     [

@@ -92,12 +92,12 @@ def test_a_transposition_that_is_wrong_in_one_element_is_outside(config):
 @pytest.mark.parametrize("config", [OF_ROWS, IN_CHUNKS], ids=["rows", "chunks"])
 def test_the_gate_passes_each_way(config, rows, monkeypatch):
     monkeypatch.setattr(timing_gate, "CALLS", 2)
-    monkeypatch.setattr(timing_trial, "_TRIAL_ROWS", (61, 48, 1))
+    monkeypatch.setattr(timing_trial, "TRIAL_ROWS", (61, 48, 1))
     problem = SPEC.problem(rows, 100, "float32")
     gate(SPEC, problem, (config, SPEC.launch(config, problem, TARGET)), TARGET, torch.device("cpu"))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_the_function_returns_the_transpose_of_its_result(dtype, rounding):

@@ -89,7 +89,7 @@ def joined(path: Path, *sources: Path) -> Path:
     return path
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STORE, min_size=3, max_size=3))
 def test_merging_is_commutative_associative_and_idempotent(stores):
     with tempfile.TemporaryDirectory() as folder:

@@ -112,12 +112,13 @@ except NormtuneError as error:
 """
 
 
-@pytest.mark.parametrize("query", ["", "?mode=ro"])
+@pytest.mark.parametrize("query", ["", pytest.param("?mode=ro", marks=pytest.mark.slow)])
 def test_a_store_is_read_where_the_disk_is_full(stored, varied, query: str):
     told = printed_by(READS_ON_A_FULL_DISK, f"sqlite:///{stored}{query}")
     assert told == f"{varied.digest()} {len(varied.frame)}\n"
 
 
+@pytest.mark.slow
 def test_a_log_that_cannot_be_read_on_a_full_disk_is_told(stored, varied, make, make_run, tmp_path):
     copy = tmp_path / "copy.db"
     with Store.open(f"sqlite:///{stored}") as store:
@@ -203,6 +204,7 @@ def test_names_that_the_system_refuses(tmp_path):
         Store.open(f"sqlite:///{tmp_path}/{'a' * 300}.db")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("column", ["device", "software", "protocol"])
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"a":' * 300 + "1" + "}" * 300, "9" * 8000])
 def test_json_of_any_depth_is_damage(stored, column, text):

@@ -35,6 +35,7 @@ def test_one_item_brief_ones_and_one_core_stay_in_this_process(monkeypatch) -> N
     assert list(in_order(lambda _: os.getpid(), [1, 2], LONG)) == [os.getpid()] * 2
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_nested_maps_never_take_more_cores_than_there_are(count: int, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(count)})

@@ -149,7 +149,7 @@ def test_a_node_that_does_not_answer_loses_its_actor(machines, opened, monkeypat
     devices = opened()
     bench, *_ = devices.open()
     pid = devices._ray.get(devices._workers[bench].actor.__ray_call__.remote(lambda self: os.getpid()))
-    monkeypatch.setattr(remote, "_GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(remote, "GRACE_SECONDS", 1.0)
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(ActorLostError):
         bench.ask("try_copy", seconds=1.0)

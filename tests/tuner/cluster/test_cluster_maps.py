@@ -22,7 +22,7 @@ LONG = 5.0
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     """The arguments of the tasks that this process begins, which brief maps do as well."""
-    monkeypatch.setattr(cluster_maps, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_maps, "LEAST_SECONDS", 0.0)
     calls, begin = [], TaskPool.begin
     monkeypatch.setattr(TaskPool, "begin", lambda self, *args, **more: calls.append(args) or begin(self, *args, **more))
     return calls

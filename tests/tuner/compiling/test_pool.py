@@ -147,6 +147,7 @@ print(torch.zeros(1).item())
 """
 
 
+@pytest.mark.slow
 def test_a_process_of_the_pool_compiles_without_torch_and_can_still_import_it():
     done = subprocess.run([sys.executable, "-c", TORCHLESS], capture_output=True, text=True, timeout=PATIENCE)
     *told, last = done.stderr.splitlines()  # on which it prints, whatever libraries print

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from normtune.kernels.config import COPY
+from normtune.tests.kernels.registry import forgetting
 from normtune.tests.results.stores import loaded
 from normtune.tests.tuner.hostile_sweep import OPERATOR, start
 
@@ -44,9 +45,7 @@ def compute_processes():
 @pytest.fixture
 def hostile_spec(monkeypatch):
     monkeypatch.syspath_prepend(str(OPERATOR))
-    from normtune.kernels import operator
-
-    monkeypatch.setattr(operator, "_OPERATORS", dict(operator._OPERATORS))
+    forgetting(monkeypatch)
     monkeypatch.delitem(sys.modules, "hostile_spec", raising=False)
     import hostile_spec
 

@@ -86,7 +86,7 @@ def test_unknown_space():
 
 @pytest.mark.long
 def test_what_does_not_fit_into_the_free_memory_is_left_out_and_kept_track_of():
-    whole = plan(problems([], ["bfloat16"], shapes("default")), "portfolio", TARGET)
+    whole = plan(problems([], ["bfloat16"], shapes("default", [64, 65536], [1024, 32768])), "portfolio", TARGET)
     assert fitting(whole, None) is whole
     few = fitting(whole, 5 << 30)
     assert len(few.tasks) + len(few.oversized) == len(whole.tasks) and few.oversized

@@ -35,13 +35,14 @@ class LiveBytes(TorchDispatchMode):
         self.live -= nbytes
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", operators())
 def test_a_reference_takes_no_more_memory_than_is_foretold(name):
     spec = operators()[name]
     references, dtype = spec.references(), spec.dtypes[-1]
     most = getattr(references, "REFERENCE_BYTES", REFERENCE_BYTES)
     taken = []
-    for variant in spread(all_variants(spec), 100):
+    for variant in spread(all_variants(spec), 20):
         problem = spec.problem(16, 128 if "qk_norm" in name else 1024, dtype, variant)
         with LiveBytes() as memory:
             tensors = dict(references.inputs(problem, torch.Generator().manual_seed(0), torch.device("cpu"), False))

@@ -31,6 +31,7 @@ def test_plane_loses_little_more_than_the_best_simple_search(case):
     assert plane <= max((1 + SHARE) * others, others + PERCENT)
 
 
+@pytest.mark.slow
 def test_plane_loses_little_more_where_times_are_smooth_and_few_are_made():
     plane, others = losses(Case("smooth", 200, 4), 3)
     assert plane <= max((1 + SHARE) * others, others + PERCENT)

@@ -8,6 +8,7 @@ from normtune.benchmarks.lib.rivals import RIVALS
 from normtune.errors import UsageError
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_times_scatter_around_the_logs_by_which_choices_are_judged(kind):
     landscape = Landscape(kind, 300, 4, 1)
@@ -65,6 +66,7 @@ def test_what_cannot_be_made_up_is_refused_by_name():
     assert len(tiles(20_000)) == 20_000
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", RIVALS)
 def test_simple_searches_find_the_best_of_few_configs_and_lose_less_with_more_timings(name):
     few = Landscape("rough", 20, 4, 1, noise=0.0)

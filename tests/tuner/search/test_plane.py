@@ -69,11 +69,17 @@ def space(rows, hidden):
 
 
 SPACES = [space(*shape) for shape in SHAPES]
+FEW = SPACES[::5]
 
 
 @pytest.fixture(scope="module")
 def found():
     return simulate(Plane, SPACES, 0, math.inf)
+
+
+@pytest.fixture(scope="module")
+def found_of_few():
+    return simulate(Plane, FEW, 0, math.inf)
 
 
 def measured_in(found):
@@ -115,7 +121,8 @@ def test_it_finds_more_than_as_many_random_configs(found):
     assert np.mean(drawn) > 0.02
 
 
-def test_no_config_is_timed_twice_but_to_compare_with_and_none_after_it_failed(found):
+def test_no_config_is_timed_twice_but_to_compare_with_and_none_after_it_failed(found_of_few):
+    found = found_of_few
     times = Counter((task.problem, config) for task, _ in found.measured for config in task.configs)
     assert all(count == 1 for (_, config), count in times.items() if config in BROKEN)
     tasks = Counter(task.problem for task, _ in found.measured)
@@ -124,9 +131,9 @@ def test_no_config_is_timed_twice_but_to_compare_with_and_none_after_it_failed(f
     assert max(len(task.configs) for task, _ in found.measured) <= MOST + 1
 
 
-def test_the_best_configs_of_the_nearest_shapes_are_timed_at_each(found):
-    cells = {cell: time for cell, time in measured_in(found).items() if time is not None}
-    problems = [one.task.problem for one in SPACES]
+def test_the_best_configs_of_the_nearest_shapes_are_timed_at_each(found_of_few):
+    cells = {cell: time for cell, time in measured_in(found_of_few).items() if time is not None}
+    problems = [one.task.problem for one in FEW]
     for problem in problems:
         near = sorted((one for one in problems if one != problem), key=lambda one: (distance(problem, one), one))
         for other in near[:NEIGHBOURS]:
@@ -216,7 +223,14 @@ def test_configs_that_fail_say_where_others_fail():
     assert mean_loss(stored(found), spaces) < 0.4 * mean_loss(drawn, spaces)
 
 
-@pytest.mark.parametrize(("kind", "says_nothing"), [("needle", True), ("rough", False), ("rugged", False)])
+@pytest.mark.parametrize(
+    ("kind", "says_nothing"),
+    [
+        ("needle", True),
+        pytest.param("rough", False, marks=pytest.mark.slow),
+        pytest.param("rugged", False, marks=pytest.mark.slow),
+    ],
+)
 def test_it_says_where_knobs_do_not_tell_which_configs_are_fast(kind, says_nothing):
     searches = []
 
@@ -279,21 +293,24 @@ def test_the_same_seed_times_the_same(found):
     assert [task.configs for task, _ in again.measured] == [task.configs for task, _ in found.measured]
 
 
-def test_no_more_configs_are_timed_than_asked_for_and_with_a_bound_of_the_loss_until_it_is_reached():
+@pytest.mark.parametrize("most", [5, 40])
+def test_no_more_configs_are_timed_than_asked_for(most):
+    spaces = SPACES[::18]
+    found = simulate(partial(Plane, most=most, until=0.0), spaces, 0, math.inf)
+    assert [*Counter(problem for problem, _ in measured_in(found)).values()] == [most] * len(spaces)
+
+
+@pytest.mark.slow
+def test_with_a_bound_of_the_loss_configs_are_timed_until_it_is_reached():
     spaces = SPACES[::6]
-    for most in (5, 40):
-        counts = Counter(
-            problem for problem, _ in measured_in(simulate(partial(Plane, most=most, until=0.0), spaces, 0, math.inf))
-        )
-        assert [*counts.values()] == [most] * len(spaces)
     cells = {until: stored(simulate(partial(Plane, until=until), spaces, 0, math.inf)) for until in (0.2, 0.02, 0.002)}
     assert cells_of(cells[0.2]) < cells_of(cells[0.02]) < cells_of(cells[0.002]) < 0.8 * len(spaces) * len(TILES)
     assert mean_loss(cells[0.2], spaces) > mean_loss(cells[0.002], spaces) <= 0.002
 
 
 def test_with_nothing_to_stop_it_all_configs_are_timed():
-    found = simulate(partial(Plane, until=0.0), SPACES[:2], 0, math.inf)
-    assert found.is_done and set(measured_in(found)) == {(s.task.problem, t) for s in SPACES[:2] for t in TILES}
+    found = simulate(partial(Plane, until=0.0), SPACES[:1], 0, math.inf)
+    assert found.is_done and set(measured_in(found)) == {(s.task.problem, t) for s in SPACES[:1] for t in TILES}
 
 
 @pytest.mark.slow
@@ -409,10 +426,10 @@ def test_slow_rounds_of_the_best_make_no_other_config_the_best():
 
 
 def test_the_copy_is_timed_with_the_first_task_of_a_problem():
-    tasks = simulate(Plane, SPACES[:6], 0, math.inf).measured
+    tasks = simulate(Plane, SPACES[:3], 0, math.inf).measured
     first = {task.problem: outcomes for task, outcomes in reversed(tasks)}
     assert len(tasks) > len(first)
-    search = Plane([one.task for one in SPACES[:6]], {})
+    search = Plane([one.task for one in SPACES[:3]], {})
     while (task := next(iter(search.ask()), None)) is not None:
         batch = next(search.race(task))
         outcomes = next(found for of, found in tasks if of == task)

@@ -94,7 +94,7 @@ def test_holm_steps_down_and_stops_at_the_first_that_is_kept():
 @pytest.fixture(scope="module")
 def recorded():
     """Blocks of the bfloat16 problems of the H200 recording, ns: (configs that were timed to the end, 8, 2) each."""
-    frame = load_recording("nvidia-h200", None).frame
+    frame = load_recording("nvidia-h200-fused-add-rms-norm").frame
     frame = frame[(frame.status == "ok") & (frame.variant == "") & (frame.dtype == "bfloat16")]
     frame = frame[frame["samples"].map(len) == 16]
     problems = {}
@@ -142,7 +142,7 @@ def test_one_config_entered_twice_is_separated_in_under_five_of_a_hundred_races(
 def test_the_race_spends_a_quarter_of_as_many_rounds_for_all_and_stays_within_precision(recorded):
     samples = blocks = 0
     losses = []
-    for seed, problem in enumerate(random.Random(6).sample(sorted(recorded), 100)):
+    for seed, problem in enumerate(random.Random(6).sample(sorted(recorded), 40)):
         session = Twin(recorded[problem], seed)
         configs = sorted(recorded[problem])
         found = timed(session, configs, race(configs))

@@ -6,20 +6,19 @@ import pytest
 from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.database.store import Store
-from normtune.results.exchange.recording import load_recording
-from normtune.results.records import REPLAY_PREFIX, Measurement, Run
+from normtune.results.records import REPLAY_PREFIX, Device, Measurement, Run
 from normtune.tuner.staleness.links import APART, without_links
 from normtune.tuner.sweep import api
 
 SPEC = operator("rms_norm_forward")
 PROBLEM = SPEC.problem(4096, 1024, "bfloat16")
-RECORDED = load_recording("nvidia-h200").select(["rms_norm_forward"], ["bfloat16"])
-DEVICE = RECORDED.runs[0].device._replace(uuid=f"{REPLAY_PREFIX}nvidia-h200")
-# A replay has only what was recorded.
-BEST, SECOND, SLOW, CHANGED, ALONE, BESIDE = sorted(
-    {row.config for row in RECORDED.measurements() if row.problem == PROBLEM and row.config != COPY}
-)[:6]
+DEVICE = Device("NVIDIA H200", "sm_90", 132, 60 << 20, 150109880320, f"{REPLAY_PREFIX}nvidia-h200", "580.159.04")
+# Recorded there: a replay has no others.
+BEST, SECOND, SLOW, CHANGED, ALONE, BESIDE = (
+    RMSNormConfig("block_row", rows, warps) for rows, warps in ((2, 2), (2, 4), (2, 8), (2, 16), (8, 4), (8, 8))
+)
 RUNS = [Run(name, DEVICE, {}, f"2026-01-0{day}T00:00:00", {}) for day, name in enumerate("abc", 1)]
 
 

@@ -156,7 +156,7 @@ def test_a_table_of_exported_evidence_is_judged_by_the_code_of_its_configs(toy, 
     assert line.startswith("the compiled code of ") and "configs of toy changed since they were measured" in line
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_measurements_of_which_some_have_no_code_are_judged_by_their_sources(toy, measured):
     items = measured.load().measurements()
     partly = Evidence.from_measurements(
@@ -204,6 +204,7 @@ def test_other_launches_of_the_same_sources_are_noticed(toy, measured, monkeypat
     assert missing(whole(), measured.coverage(DEVICE)) == []
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("present", "reason"),

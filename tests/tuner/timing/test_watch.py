@@ -16,8 +16,8 @@ from normtune.tuner.timing.watch import Watch
 
 @pytest.fixture
 def nvml(monkeypatch):
-    monkeypatch.setattr(module, "_PERIOD_SECONDS", 0.001)
-    monkeypatch.setattr(module, "_STATE_EVERY", 2)
+    monkeypatch.setattr(module, "PERIOD_SECONDS", 0.001)
+    monkeypatch.setattr(module, "STATE_EVERY", 2)
     monkeypatch.setitem(sys.modules, "pynvml", made := Nvml())
     return made
 
