@@ -52,6 +52,7 @@ def compiled(call, graphs, *given):
     return results, torch.autograd.grad(sums, leaves, allow_unused=True) if leaves else ()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", CALLS)
 def test_without_gradients_the_formula_is_seen(graphs, name):
     x, z, weight = tensors(8, needs_gradients=False)
@@ -90,6 +91,7 @@ def test_each_way_computes_the_same(graphs, name, way):
             torch.testing.assert_close(one.float(), other, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("way", ["formula", "backward", "kernel"])
 def test_no_more_is_saved_than_by_an_eager_call(way):
     x, z, weight = tensors(24)
@@ -157,17 +159,6 @@ def test_exported_programs_have_the_operator():
         program = torch.export.export(module, (x,), strict=strict)
         assert "torch.ops.normtune.rms_norm_forward" in program.graph_module.code
         assert torch.equal(program.module()(x), module(x))
-
-
-def test_recorded_shapes_count_compiled_calls():
-    x, _, weight = tensors(8, needs_gradients=False)
-    function = torch.compile(normtune.rms_norm, backend="eager", fullgraph=True)
-    function(x, weight)
-    with normtune.record_shapes() as shapes:
-        function(x, weight)
-        function(x, weight)
-    function(x, weight)
-    assert list(shapes.frame()["count"]) == [2]
 
 
 @pytest.mark.parametrize(

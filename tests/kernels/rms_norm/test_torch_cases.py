@@ -91,6 +91,7 @@ def functional(module, x, weights):
     return torch.func.functional_call(module, names, (x,))
 
 
+@pytest.mark.slow  # torch's own cases take seconds to be imported; test_row_layouts.py has strided inputs
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_module_takes_inputs_that_are_not_contiguous(device, dtype):
     for _, theirs, ours, x in modules(device, dtype):
