@@ -151,6 +151,9 @@ def _entry(option: "Field[Any]") -> str:
     return textwrap.fill(text, 116, subsequent_indent=" " * 8, break_on_hyphens=False)
 
 
+_SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}
+
+
 def as_names(option: str, value: str | Iterable[str]) -> tuple[str, ...]:
     """The value of an option that the command line repeats, one name or several, as a tuple.
 
@@ -160,4 +163,9 @@ def as_names(option: str, value: str | Iterable[str]) -> tuple[str, ...]:
     names = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
     if not all(isinstance(name, str) for name in names):
         raise UsageError(f"{option} is {value!r}: expected a name or a sequence of names")
-    return names
+    return tuple(map(dtype_of, names)) if option == "dtypes" else names
+
+
+def dtype_of(name: str) -> str:
+    """The name of a dtype in torch, of its short name: `bfloat16` of `bf16`."""
+    return _SHORT_DTYPES.get(name, name)

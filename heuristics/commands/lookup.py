@@ -10,6 +10,7 @@ import typer
 
 from normtune.errors import UsageError
 from normtune.results.commands import JsonOption
+from normtune.results.options import dtype_of
 from normtune.results.terminal import say, say_json
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def lookup(
     from normtune.kernels.tablefile.locate import load_table
     from normtune.kernels.tablefile.selection import bounded
 
-    given = _given(sizes)
+    given, dtype = _given(sizes), dtype_of(dtype)
     loaded = load_table(table)
     key = _key(loaded, operator, dtype, given)
     answer = loaded.function(key)

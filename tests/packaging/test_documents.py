@@ -208,7 +208,7 @@ def test_the_keys_of_a_check_as_json_are_documented(root: Path, tmp_path: Path) 
     table, missing = root / "heuristics/tables/nvidia_h200.py", tmp_path / "missing.py"
     keys = {"tables"}
     for words in (["--quick"], ["--device", "replay:nvidia-h200", "--budget", "4s"]):
-        for one in json.loads(main("check", table, missing, *words, "--json").stdout)["tables"]:
+        for one in json.loads(main("check", table, missing, *words, "--format", "json").stdout)["tables"]:
             keys |= {*one, *(key for function in one.get("functions", ()) for key in function)}
     assert set(re.findall(r"`([a-z_]+)`", section)) - {"rows", "hidden", "config", "best", "failure", "loss"} == keys
 

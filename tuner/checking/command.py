@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normtune.errors import NormtuneError, Terminated, UsageError
-from normtune.results.commands import JsonOption, RayOption
-from normtune.results.options import parse_number
+from normtune.results.commands import RayOption
 from normtune.results.source import on_stderr
 from normtune.results.terminal import say, say_json
 from normtune.tuner.checking.formats import FAILED, FORMATS, GITHUB, JSON, JUNIT, TEXT, UNUSABLE, TableResult, junit
@@ -45,10 +44,6 @@ def check(
         str | None,
         typer.Option(metavar="TIME", help=f"With --device: time per table, 30s or 2m. Default: {_BUDGET}."),
     ] = None,
-    seed: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="With --device: seed of the draw of shapes. Default: 0."),
-    ] = None,
     store: Annotated[
         str | None,
         typer.Option(
@@ -67,7 +62,6 @@ def check(
         ),
     ] = TEXT,
     ray: RayOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Check that tables match their data and kernels, or still fit a GPU.
 
@@ -80,11 +74,8 @@ def check(
 
     if format_ not in FORMATS:
         raise UsageError(f"--format is {format_!r}: expected one of {', '.join(FORMATS)}")
-    if as_json and format_ not in (TEXT, JSON):
-        raise UsageError(f"--json and --format {format_} are both given: give one of them")
-    form = JSON if as_json else format_
     if device is None:
-        given = {"--budget": budget, "--seed": seed, "--store": store, "--details": details or None}
+        given = {"--budget": budget, "--store": store, "--details": details or None}
         for name, value in given.items():
             if value is not None:
                 raise UsageError(f"{name} is given without --device: only a check on a device measures")
@@ -96,13 +87,12 @@ def check(
         option = "--quick" if quick else "--ray"
         raise UsageError(f"{option} and --device are both given: a check on a device never fits, leave {option} out")
     else:
-        begin = on_stderr if form in (JUNIT, JSON) else say
+        begin = on_stderr if format_ in (JUNIT, JSON) else say
         results = _against_device(
             tables,
             strict,
             device,
             budget or _BUDGET,
-            int(parse_number(int, "--seed", seed or "0")),
             store,
             details,
             begin,
@@ -110,13 +100,13 @@ def check(
     done: list[TableResult] = []
     for result in results:
         done.append(result)
-        if form in (TEXT, GITHUB) and result.verdict != UNUSABLE:
+        if format_ in (TEXT, GITHUB) and result.verdict != UNUSABLE:
             say(result.text())
-        if form == GITHUB and (line := result.annotation()):
+        if format_ == GITHUB and (line := result.annotation()):
             say(line)
-    if form == JSON:
+    if format_ == JSON:
         say_json({"tables": [result.to_plain() for result in done]})
-    if form == JUNIT:
+    if format_ == JUNIT:
         say(junit(done))
     _end(done)
 
@@ -171,7 +161,6 @@ def _against_device(
     strict: bool,
     device: str,
     budget: str,
-    seed: int,
     store: str | None,
     details: bool,
     begin: "Callable[[str], None]",
@@ -197,7 +186,7 @@ def _against_device(
                 begin(f"measuring {name} on {opened_device.label}, {seconds:g} s at most")
 
             try:
-                result = api.check_on_device(path, device, budget_seconds=seconds, seed=seed, store=opened, begin=begun)
+                result = api.check_on_device(path, device, budget_seconds=seconds, store=opened, begin=begun)
             except UsageError as error:
                 yield _unusable(path, error)
                 continue

@@ -108,7 +108,7 @@ def test_the_shipped_table_still_fits_and_nothing_is_kept(table: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_moved_thresholds_are_found_in_the_file(table: Path) -> None:
-    result = check("--device", REPLAY, rewritten(table, thresholds=0.25).name, "--seed", "3", "--budget", "120s")
+    result = check("--device", REPLAY, rewritten(table, thresholds=0.25).name, "--budget", "120s")
     assert (result.exit_code, verdict(result)) == (1, "STALE")
     assert re.search(r"STALE, because of (\S+ \w+)(, \S+ \w+)*$", result.stdout, re.MULTILINE)
     assert re.search(r"^  \S+ \S+: STALE: .* loses more (than|on average than) the worst", result.stdout, re.MULTILINE)
@@ -238,7 +238,6 @@ def test_functions_that_ask_for_one_shape_share_a_race() -> None:
         (["--device", "replay:nothing"], r"unknown recording 'nothing': expected one of nvidia-h100"),
         (["--device", REPLAY, "--budget", "soon"], r"--budget is 'soon': expected a positive time such as 90s"),
         (["--budget", "60s"], r"--budget is given without --device"),
-        (["--seed", "1"], r"--seed is given without --device"),
         (["--store", "kept.db"], r"--store is given without --device"),
     ],
 )

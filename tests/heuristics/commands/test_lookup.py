@@ -6,6 +6,7 @@ import pytest
 
 from normtune import load_table
 from normtune.kernels.key import Key
+from normtune.results.options import as_names
 from normtune.tests.commands import refused, succeed
 
 SHAPES = [(1, 64), (4096, 1024), (65536, 16384)]
@@ -23,6 +24,14 @@ def test_the_config_is_the_one_of_the_table(rows: int, hidden: int) -> None:
         told = json.loads(succeed(*words, "--json"))
         assert told.pop("config") == json.loads(answer(rows, hidden).to_json())
         assert told == {"operator": name, "dtype": "float16", "rows": rows, "hidden": hidden}
+
+
+def test_a_dtype_has_a_short_name() -> None:
+    words = ("lookup", "nvidia-h200", "rms_norm_forward"), ("rows=64", "hidden=1024", "--json")
+    for short, name in (("bf16", "bfloat16"), ("fp16", "float16"), ("half", "float16"), ("fp32", "float32")):
+        assert succeed(*words[0], short, *words[1]) == succeed(*words[0], name, *words[1])
+    assert as_names("dtypes", ("bf16", "float32")) == ("bfloat16", "float32")
+    assert as_names("operators", "half") == ("half",)
 
 
 def test_named_integers_choose_the_nearest_functions() -> None:
