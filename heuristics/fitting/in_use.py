@@ -1,7 +1,7 @@
 """Compares a function of a fitted table with the configs that would be launched without it.
 
-They come from the baseline of the fit, else the GPU's present table, else Liger-Kernel's rule for RMSNorm, else the
-operator's default config, if it is declared. All run the same kernels.
+They come from the baseline of the fit, else the GPU's present table, unless that is the same, else Liger-Kernel's rule
+for RMSNorm, else the operator's default config, if it is declared. All run the same kernels.
 """
 
 from contextlib import suppress
@@ -17,12 +17,11 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.bins import losses
 from normtune.kernels.config import Config
-from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, read_config
 from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.selection import TableSelection
-from normtune.kernels.tablefile.tree import Tree
+from normtune.kernels.tablefile.tree import Tree, choose
 from normtune.kernels.target import Target
 from normtune.results.records import Device
 
@@ -70,7 +69,7 @@ class InUse:
         """Compare a function on the problems of a matrix; it has a time on at least one."""
         regrets = losses(matrix, tree)
         worst = max((loss, shape) for loss, shape in zip(regrets, matrix.problems, strict=True) if loss is not None)[1]
-        name, choice = self._of(spec, matrix.key)
+        name, choice = self._of(spec, matrix, tree)
         logs = []
         for index, (shape, regret) in enumerate(zip(matrix.problems, regrets, strict=True)):
             other = choice(shape)
@@ -83,7 +82,9 @@ class InUse:
         most = max(logs, default=None)
         return Compared(worst, name, faster, most, shapes, matrix.rounds is not None, slower)
 
-    def _of(self, spec: OperatorSpec, key: Key) -> tuple[str, Choice]:
+    def _of(self, spec: OperatorSpec, matrix: TimingMatrix, tree: Tree) -> tuple[str, Choice]:
+        key = matrix.key
+
         def default(shape: Shape) -> Config | None:
             # An operator that is not declared has none.
             return spec.default_config(Problem.at(key, shape), self.target) if spec.kernel_module else None
@@ -100,7 +101,8 @@ class InUse:
                 config = answer(*shape)
                 return default(shape) if config is None else read_config(key.operator, config.to_json())
 
-            return f"the {'portable table' if header.portable else f'table for {header.gpu}'}", choice
+            if any(choice(shape) != choose(tree, shape, matrix.axes) for shape in matrix.problems):
+                return f"the {'portable table' if header.portable else f'table for {header.gpu}'}", choice
         if liger.choose(key.operator, 1, 1):
             return f"the rule of {liger.TITLE}", lambda shape: liger.choose(key.operator, *shape)
         return DEFAULT_RULE.title if spec.kernel_module else "", default

@@ -10,6 +10,7 @@ from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.rules import liger
 from normtune.heuristics.writing import report
+from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import liger_launches
@@ -19,6 +20,7 @@ from normtune.kernels.tablefile.tree import choose
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run
+from normtune.tests.heuristics.made_up import as_command
 from normtune.tuner.plan.plan import plan, problems
 
 SHAPES = [(rows, hidden) for rows in (1, 4096, 65536) for hidden in (64, 1024, 4096)]
@@ -79,6 +81,17 @@ def test_the_verdict_compares_with_what_launches_the_kernel_without_the_table(
     monkeypatch.setattr(liger, "choose", lambda *_: None)
     # The portfolio, which is of the shipped tables, has the default's launch at the three shapes of one row alone.
     assert compared() == ("as fast as the default config,", "slower at none of 3 shapes (6 not compared)")
+
+
+def test_a_table_is_not_compared_with_itself(few: Evidence, tmp_path: Path, monkeypatch) -> None:
+    def other(leaves: int) -> str:
+        (compared,) = fit(few, FitOptions(leaves=leaves), incumbents=incumbents("none", tmp_path)).compared.values()
+        return compared.name
+
+    own = fit(few, FitOptions(leaves=2), incumbents=incumbents("none", tmp_path))
+    (tmp_path / "gpu.py").write_text(module_text(own, as_command("normtune fit")))
+    monkeypatch.setenv("NORMTUNE_TABLE", str(tmp_path / "gpu.py"))
+    assert (other(1), other(2)) == ("the table for GPU", "the rule of Liger-Kernel 0.8.5")
 
 
 def test_the_verdict_names_the_worst_shape_and_what_is_shared(measure, penalty, run) -> None:
