@@ -90,11 +90,13 @@ class _Patched(torch.nn.Module):
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         casting, offset, eps, has_weight = self._formula
-        weight = getattr(self, "weight", None) if has_weight else None
+        weight = self._parameters.get("weight") if has_weight else None
+        if weight is None and has_weight:  # the module has none, or one that is no parameter
+            weight = getattr(self, "weight", None)
         if named or len(inputs) != 1 or not _is_alike(casting, inputs[0], weight):
             return super().forward(*inputs, **named)
         shape = self.__dict__.get("normalized_shape")
-        if shape is not None:
+        if shape is not None and (weight is None or len(shape) > 1):
             return rms_norm(inputs[0], shape, weight, getattr(self, eps), offset)
         return self._call(inputs[0], weight, getattr(self, eps), offset)
 

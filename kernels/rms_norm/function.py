@@ -308,14 +308,10 @@ class RMSNorm(torch.nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize `x`, whose last dimensions are `normalized_shape`; see `rms_norm`."""
-        if self.weight is not None and len(self.normalized_shape) == 1:  # then the weight's length is checked
-            if self.casting == "gemma" and not self.reuse_dy:
-                return rms_norm(x, self.weight, self.eps, self.offset, self.batch_invariant)
-            return rms_norm(
-                *(x, self.weight, self.eps, self.offset, self.batch_invariant),
-                casting=self.casting,
-                reuse_dy=self.reuse_dy,
-            )
+        # Faster than the attribute. A parametrized weight is not there; of several dimensions it needs the shape.
+        weight = self._parameters.get("weight")
+        if weight is not None and len(self.normalized_shape) == 1:
+            return FORMS[self.casting](x, weight, self.eps, self.offset, self.batch_invariant, self.reuse_dy)
         return rms_norm(
             *(x, self.normalized_shape, self.weight, self.eps, self.offset, self.batch_invariant),
             casting=self.casting,
