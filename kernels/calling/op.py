@@ -1,8 +1,8 @@
 """The function that users call, made from an operation.
 
 In: an `Operation`. Out: an `Op`, or, for operations without a backward, a `ForwardOnlyOp`. Each call takes one of three
-paths: a cached launch for plain tensors (`cached`), torch's dispatcher for compilers, modes and tensor subclasses
-(`torch_ops`), the formula for function transforms.
+paths: a cached launch for plain tensors (`cached`), torch's dispatcher for modes, exporters and tensor subclasses
+(`torch_ops`), the formula for function transforms. Compilers see the second or the third (`compiled`).
 """
 
 import sys

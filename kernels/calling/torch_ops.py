@@ -2,8 +2,8 @@
 
 In: an `Operation`. Out: `torch.ops.normtune.NAME_forward`, `NAME_backward` and, for an operation that can work in
 place, `NAME_in_place`, with fake implementations and autograd. They launch what eager calls launch, with the same bits;
-on a CPU they use the formula. A compiled function reads the batch-invariant mode at each call. With DTensors each rank
-calls the operators on its own shards: rows stay where they are, a sharded hidden dimension is gathered first.
+on a CPU they use the formula. In a compiled function they read the batch-invariant mode at each call. With DTensors
+each rank calls the operators on its own shards: rows stay where they are, a sharded hidden dimension is gathered first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
