@@ -170,7 +170,7 @@ _register(fit, "reading the measurements", "fit --out heuristics.py --evidence h
 _register(check, "reading the table", "check heuristics.py")
 _register(show, "reading the measurements", "show --recording nvidia-h200 --operator rms_norm_forward")
 _register(diff, "reading the measurements", "diff heuristics.py liger")
-_register(report, "reading the measurements", "report nvidia-h200 --out report.html")
+_register(report, "reading the measurements", "report nvidia-h200")
 _register(
     plot, "reading the measurements", "plot nvidia-h200 --operator rms_norm_forward --dtype bfloat16 --out map.svg"
 )

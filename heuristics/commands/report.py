@@ -28,8 +28,8 @@ TablesArgument = Annotated[
 
 @with_options(Selection, before="force")
 def report(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Write the page to this file.")],
     tables: TablesArgument = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Write the page to this file.")] = Path("report.html"),
     store: ReadOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that normtune did not write.")] = False,
     **chosen: Any,

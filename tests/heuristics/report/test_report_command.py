@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 
 def test_a_store_becomes_a_page(store: str, here: Path) -> None:
-    text = succeed("report", "--store", store, "--out", "report.html")
+    text = succeed("report", "--store", store)
     note, text = text.split("\n", 1)
     assert note == "normtune: fitting 300 measurements; a TABLE is shown at once"
     assert text.startswith("wrote report.html: fitted table on Test GPU, ")
