@@ -172,7 +172,7 @@ def test_a_table_as_baseline_is_found_from_the_tables_folder(store: str, penalty
     table = locate.load("library/table.py")
     assert "--baseline ../best.py" in regenerate(table.header)
     (line,) = comment(table.header).split("\n")[3:]
-    assert re.match(r"# toy bfloat16: 1 region, .*; \d+ shapes up to \S+ % slower than the baseline$", line)
+    assert re.match(r"# toy bfloat16: 1 region, .*; \d+ shapes up to \S+ % slower than the baseline", line)
     checked("library/table.py")
     succeed("fit", "--store", store, "--leaves", "3", "--baseline", "best.py", "--out", "library/three.py")
     assert max(slowdowns(tree_of("library/three.py"), penalty)) < 1.01
