@@ -89,15 +89,7 @@ def is_batch_invariant() -> bool:
 
 def was_on() -> bool:
     """Whether the mode is, or was, on in any thread: compilers guard it, as they cannot guard a context variable."""
-    return _was_on or _is_on_from_environment()
-
-
-def _is_on_from_environment() -> bool:
-    return _of_environment()
-
-
-# Compilers call it instead of tracing it: the variable is read once.
-_is_on_from_environment._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return _was_on or _of_environment()
 
 
 def settled(x: Tensor) -> Tensor:
@@ -126,3 +118,7 @@ def _of_environment() -> bool:
     if value not in ("", "0", "1"):
         raise UsageError(f"{VARIABLE} is {value!r}: expected 1 for the batch-invariant mode, else 0 or nothing")
     return value == "1"
+
+
+# Compilers call it instead of tracing it: the variable is read once.
+_of_environment._dynamo_marked_constant = True  # type: ignore[attr-defined]

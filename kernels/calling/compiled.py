@@ -4,7 +4,6 @@ In: `use`, and what `Operation.compiled` says of sizes. Out: `way_of`, which is 
 the setting, or the first use of the batch-invariant mode, compiles again. Exported programs have the operators.
 """
 
-from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -73,9 +72,5 @@ class FusedForward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor) -> Any:
         """The gradients of the inputs."""
-        operation, needs = ctx.op.operation, ctx.needs_input_grad[2:]
-        gradients: Sequence[Tensor] = ctx.op.ops.backward(
-            *(*incoming, *ctx.saved_tensors, *ctx.scalars, False), *operation.needed(needs)
-        )
-        pairs = zip(operation.gradient_of, needs, strict=True)
-        return (None, None, *[gradients[index] if need else None for index, need in pairs])
+        of_inputs = ctx.op.ops.gradients(incoming, ctx.saved_tensors, (*ctx.scalars, False), ctx.needs_input_grad[2:])
+        return (None, None, *of_inputs)

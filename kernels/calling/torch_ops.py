@@ -171,12 +171,16 @@ class TorchOps:
             )
             saved = [named[name] for name in operation.saved]
         given = [torch.zeros_like(present) if gradient is None else gradient for gradient in results]
-        needs = ctx.needs_input_grad[: self._inputs]
-        gradients = self.backward(*given, *saved, *ctx.options, *operation.needed(needs))
-        of_inputs = (
-            gradients[index] if need else None for index, need in zip(operation.gradient_of, needs, strict=True)
-        )
+        of_inputs = self.gradients(given, saved, ctx.options, ctx.needs_input_grad[: self._inputs])
         return (*of_inputs, *(None,) * (len(ctx.options) + 1))
+
+    def gradients(
+        self, incoming: Sequence[Tensor], saved: Sequence[Any], options: Sequence[Any], needs: Sequence[bool]
+    ) -> list[Tensor | None]:
+        """A gradient for each input, None where none is needed; `options` are the scalars and batch_invariant."""
+        gradients = self.backward(*incoming, *saved, *options, *self._operation.needed(needs))
+        pairs = zip(self._operation.gradient_of, needs, strict=True)
+        return [gradients[index] if need else None for index, need in pairs]
 
     def _save_backward(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.scalars, (_, ctx.needs_rows, ctx.needs_columns) = inputs[self._read : -3], inputs[-3:]
