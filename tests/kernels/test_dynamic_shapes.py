@@ -120,12 +120,14 @@ def results(call, name, leading):
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
-def test_compiled_twice_for_all_numbers_of_rows(name):
+def test_compiled_twice_for_all_numbers_of_rows(request, name):
     """The first graph is for its number of rows alone until others come; Dynamo gives up at the ninth."""
     from torch._dynamo.testing import CompileCounterWithBackend  # a second, which no other test of the module needs
 
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
+    request.addfinalizer(normtune.use)
+    normtune.use(compiled="kernel")  # the way with the bits of eager calls
     compiled = torch.compile(CALLS[name], fullgraph=True, backend=counter)
     for leading in (4, 6, 9, 17, 2, 31, 64, 100, 128, 7, 15):
         torch.testing.assert_close(
