@@ -72,10 +72,11 @@ def _least(jobs: list[Job], rounds: int) -> list[tuple[Key, float]]:
         theirs.close()
         pipes.append(ours)
     losses = [pipe.recv() for pipe in pipes]
-    wanted = next(loss for _, _, side, _ in jobs for loss in losses[0].values() if side != "none")
-    for (_, _, side, _), found in zip(jobs, losses, strict=True):
+    normed = [(side, found) for (_, _, side, _), found in zip(jobs, losses, strict=True) if side != "none"]
+    for side, found in normed:
         for way, loss in found.items():
-            if side != "none" and abs(loss - wanted) > CLOSE * wanted:
+            wanted = next(iter(normed[0][1].values()))
+            if abs(loss - wanted) > CLOSE * wanted:
                 raise SystemExit(f"the norms of {side}, {way}, give the loss {loss}: expected {wanted}")
     least: dict[Key, float] = {}
     for _ in range(rounds):
