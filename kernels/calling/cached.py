@@ -1,8 +1,8 @@
 """The fast path of a call: launches what is cached for tensors like these, of any operation.
 
 In: an `Operation` and plain tensors in its order. Out: outputs or gradients. Calls without a cached launch go to
-`eager`. The forwards of two and of three tensors, as of `rms_norm` and `fused_add_rms_norm`, are written out by hand,
-as the loops of `forward` take 1.5 us more.
+`eager`. A cached launch takes strided tensors as they are, or copies of them. The forwards of two and of three tensors,
+as of `rms_norm` and `fused_add_rms_norm`, are written out by hand, as the loops of `forward` take 1.5 us more.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from torch.autograd.graph import increment_version
 
 from normtune.kernels.calling.eager import CallPlan, is_marked, new_backward, new_factors, new_forward, new_output
 from normtune.kernels.calling.in_place import claim, is_reusable, reused
-from normtune.kernels.calling.layout import PLAIN, POINTER_MASK
+from normtune.kernels.calling.layout import PLAIN, POINTER_MASK, new_like
 from normtune.kernels.calling.operation import Operation
 
 
@@ -36,12 +36,14 @@ def forward(
         plan = operation.plans.get(key)
     if plan is None:
         return new_forward(operation, key, tensors, scalars, batch_invariant, is_saving, is_in_place)
+    if plan.copies:
+        tensors = _copied(plan.copies, tensors, pointers)
     if plan.spans:
         _claim(plan, tensors, pointers)
     outputs: list[Any] = []
     for like in plan.likes:
         if type(like) is int:
-            output = tensors[like] if is_in_place else empty_like(tensors[like])
+            output = tensors[like] if is_in_place else new_like(tensors[like])
         else:
             output = new_output(plan, like, tensors[0])
         outputs.append(output)
@@ -82,6 +84,8 @@ def forward_of_two(
                 plan = operation.plans.get(key)
         except (RuntimeError, AttributeError):  # without memory, or None
             key = None
+    if key is None:
+        return forward(operation, tensors, scalars, batch_invariant, is_saving)
     if plan is None:
         return new_forward(operation, key, tensors, scalars, batch_invariant, is_saving)
     y = empty_like(x)
@@ -135,6 +139,8 @@ def forward_of_three(
                 plan = operation.plans.get(key)
         except (RuntimeError, AttributeError):  # without memory, or None
             key = None
+    if key is None:
+        return forward(operation, tensors, scalars, batch_invariant, is_saving)
     if plan is None:
         return new_forward(operation, key, tensors, scalars, batch_invariant, is_saving)
     y = empty_like(x)
@@ -159,14 +165,16 @@ def backward(
     pointers, key = _pointers_and_key(tensors)
     if plan.batch_invariant and not all(map(is_marked, tensors[operation.first_factor :])):
         key = None
-    bound_key, launch = plan.backward[needs_columns]
+    bound_key, launch, copies = plan.backward[needs_columns]
     if key is None or key != bound_key or launch is None or not needs_rows:
         return new_backward(key, tensors, plan, needs_rows, needs_columns, reuses_dy)
+    if copies:
+        tensors = _copied(copies, tensors, pointers)
     likes = operation.gradient_likes
     is_reused = reuses_dy and launch.reuses_dy and is_reusable(tensors[0], tensors[likes[0][0]], tensors[1:])
     gradients: list[Tensor | None] = [reused(tensors[0])] if is_reused else []
     for like, is_column in likes[is_reused:]:
-        gradients.append(empty_like(tensors[like]) if needs_columns or not is_column else None)
+        gradients.append(new_like(tensors[like]) if needs_columns or not is_column else None)
     for gradient in gradients:
         pointers.append(None if gradient is None else gradient.data_ptr())
     launch.at(pointers, *tensors, *gradients)
@@ -176,26 +184,31 @@ def backward(
 def _pointers_and_key(tensors: Sequence[Any]) -> tuple[list[int | None], tuple[Any, ...] | None]:
     """The pointers of tensors, and their properties on which checks, config and binary depend.
 
-    The key is None if a tensor is missing, strided, negated, without memory, or not aligned as binaries expect.
+    The key is None if a tensor is missing, negated, without memory, or not aligned as binaries expect.
     """
     pointers: list[int | None] = []
     key: tuple[Any, ...] = ()
     try:
         for tensor in tensors:
             pointer = tensor.data_ptr()
-            if (
-                not pointer
-                or pointer & POINTER_MASK
-                or type(tensor) not in PLAIN
-                or not tensor.is_contiguous()
-                or tensor.is_neg()
-            ):
+            if not pointer or pointer & POINTER_MASK or type(tensor) not in PLAIN or tensor.is_neg():
                 return pointers, None
             pointers.append(pointer)
+            if not tensor.is_contiguous():
+                key += (tensor.stride(),)
             key += tensor.shape, tensor.dtype, tensor.get_device()
     except (RuntimeError, AttributeError):  # without memory: sparse, nested, batched; or None
         return pointers, None
     return pointers, key
+
+
+def _copied(indices: tuple[int, ...], tensors: tuple[Any, ...], pointers: list[int | None]) -> tuple[Any, ...]:
+    """The tensors with contiguous copies of those at `indices`, whose pointers are replaced."""
+    every = list(tensors)
+    for index in indices:
+        every[index] = copy = tensors[index].contiguous()
+        pointers[index] = copy.data_ptr()
+    return tuple(every)
 
 
 def _claim(plan: CallPlan, tensors: tuple[Any, ...], pointers: Sequence[Any]) -> None:

@@ -52,7 +52,8 @@ class CallPlan:
         shape: of the first input.
         rows: number of rows.
         saved: shape and dtype of each input, None for a missing one.
-        backward: two pairs of key (`cached`) and cached launch, without and with gradients (hidden,).
+        copies: indices of the inputs that are made contiguous before each cached launch.
+        backward: two triples of key (`cached`), cached launch and its `copies`, without and with gradients (hidden,).
         likes: for each output, the index of the input that it is like, or is written into; or its shape and dtype; or
             `_FACTORS`; None for one that is not stored.
         spans: for a call that writes inputs, the bytes that each input spans.
@@ -61,6 +62,7 @@ class CallPlan:
     __slots__ = (
         "backward",
         "batch_invariant",
+        "copies",
         "launch",
         "likes",
         "operation",
@@ -83,12 +85,13 @@ class CallPlan:
         x = next(tensor for tensor in tensors.values() if tensor is not None)
         self.operation, self.batch_invariant, self.scalars = operation, batch_invariant, scalars
         self.launch: BoundLaunch | None = None
+        self.copies: tuple[int, ...] = ()
         self.shape = x.shape
         self.rows = x.shape[:-1].numel()
         self.saved = {
             name: None if tensor is None else (tensor.shape, tensor.dtype) for name, tensor in tensors.items()
         }
-        self.backward: list[tuple[Any, BoundLaunch | None]] = [(None, None), (None, None)]
+        self.backward: list[tuple[Any, BoundLaunch | None, tuple[int, ...]]] = [(None, None, ()), (None, None, ())]
         sizes = {} if operation.backward else operation.outputs_at(x)
         like_of = operation.in_place.get if is_in_place else operation.like_of
         self.likes: list[Any] = [
@@ -162,11 +165,11 @@ def new_forward(
         for name, source in operation.in_place.items() if is_in_place else ():
             if is_uncopied({source: inputs[source]}, launched):
                 outputs[name], views[name] = inputs[source], launched[source]
-        is_kept = key is not None and is_uncopied(inputs, launched)
+        copies = None if key is None else _copies(operation, inputs, launched, batch_invariant or bool(plan.spans))
         generation = operation.plans.generation
-        launch = _forward_launch(plan, {**launched, **views}, is_saving, is_in_place, is_shared=not is_kept)
-        if is_kept:
-            plan.launch = launch
+        launch = _forward_launch(plan, {**launched, **views}, is_saving, is_in_place, is_shared=copies is None)
+        if copies is not None:
+            plan.launch, plan.copies = launch, copies
             operation.plans.keep(key, plan, generation)
         launch(*launched.values(), *views.values())
     return (*(_copied_in_place(operation, outputs, inputs) if is_in_place else outputs).values(), plan)
@@ -231,8 +234,10 @@ def new_backward(
         if is_reused and not launch.reuses_dy:
             gradients[first] = new_like(likes[first])
             every[first] = as_rows(gradients[first])
-        if key is not None and plan.launch is not None and needs_rows and is_uncopied(by_name, launched):
-            plan.backward[needs_columns] = key, launch
+        if key is not None and plan.launch is not None and needs_rows:
+            copies = _copies(operation, by_name, launched, plan.batch_invariant)
+            if copies is not None:
+                plan.backward[needs_columns] = key, launch, copies
         launch(*every.values())
         if gradients[first] is x:
             reused(x)
@@ -241,6 +246,28 @@ def new_backward(
             gradient = gradient if x.numel() else gradient.zero_()
             gradients[name] = gradient.to(by_name[name[1:]].dtype)  # type: ignore[union-attr]
     return tuple(gradient if is_wanted[name] else None for name, gradient in gradients.items())
+
+
+def _copies(
+    operation: Operation,
+    given: Mapping[str, Tensor | None],
+    launched: Mapping[str, Tensor | None],
+    must_match: bool,
+) -> tuple[int, ...] | None:
+    """The indices of tensors that were copied for their strides alone; None if others differ, or any if `must_match`.
+
+    Tensors of groups share a layout, so that whether one is copied depends on the others.
+    """
+    copies = []
+    for index, (name, tensor) in enumerate(given.items()):
+        if is_uncopied({name: tensor}, launched):
+            continue
+        copy = launched[name]
+        is_strided = tensor is not None and not tensor.is_contiguous() and copy is not None
+        if must_match or operation.is_grouped or not is_strided or tensor.dtype != copy.dtype:  # type: ignore[union-attr]
+            return None
+        copies.append(index)
+    return tuple(copies)
 
 
 def _copied_in_place(

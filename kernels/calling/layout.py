@@ -72,7 +72,7 @@ def new_like(tensor: Tensor | None) -> Tensor | None: ...
 
 def new_like(tensor: Tensor | None) -> Tensor | None:
     """An empty contiguous tensor of the same shape, dtype and device; None for None."""
-    return None if tensor is None else torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    return None if tensor is None else torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
 def as_rows(tensor: Tensor | None) -> Tensor | None:

@@ -1,5 +1,7 @@
 """The pointers that kept launches get beside their tensors are those of the tensors."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -31,6 +33,27 @@ def gated(*needs):
     return rms_norm_gated(x, weight, gate)
 
 
+# Rows as models have them: of heads, of a part of a projection, one row for all.
+STRIDED = {
+    "heads": lambda: torch.randn(2, 8, 3, HIDDEN, dtype=torch.float16).transpose(1, 2),
+    "columns": lambda: torch.randn(2, 8, 3 * HIDDEN, dtype=torch.float16)[..., HIDDEN : 2 * HIDDEN],
+    "unordered": lambda: torch.randn(8, HIDDEN, 2, dtype=torch.float16).transpose(1, 2),
+    "expanded": lambda: torch.randn(8, 1, HIDDEN, dtype=torch.float16).expand(8, 3, HIDDEN),
+}
+
+
+def of_strided(kind):
+    """Results and gradients of strided rows, and of contiguous copies of them."""
+    x, dy, weight = STRIDED[kind](), STRIDED[kind](), torch.randn(2 * HIDDEN, dtype=torch.float16)[::2]
+    x, weight = x.requires_grad_(), weight.requires_grad_()
+    copies = [tensor.detach().contiguous().requires_grad_() for tensor in (x, weight)]
+    results = []
+    for inputs, incoming in ((x, weight), dy), (copies, dy.contiguous()):
+        y = rms_norm(*inputs)
+        results.append((y, *torch.autograd.grad(y, inputs, incoming)))
+    return results
+
+
 # Calls, and the launches of each at known pointers once they are kept.
 CALLS = {
     "forward": (lambda: rms_norm(*tensors(False, False)), 1),
@@ -41,6 +64,7 @@ CALLS = {
     "added": (lambda: backward(fused_add_rms_norm(*tensors(True, True, True))), 2),
     "added_in_place": (added_in_place, 1),
     "gated": (lambda: backward(gated(True, True, True)), 2),
+    **{kind: (partial(of_strided, kind), 4) for kind in STRIDED},
     "quantized": (lambda: rms_norm_quantize_fp8(*tensors(False, False), scaling="row"), 1),
 }
 
@@ -62,3 +86,11 @@ def test_the_pointers_are_those_of_the_tensors(name, monkeypatch):
     monkeypatch.setattr(BoundLaunch, "__call__", new)
     call()
     assert len(found) == launches and all(pointers == wanted for pointers, wanted in found)
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("kind", STRIDED)
+def test_strided_rows_give_what_contiguous_ones_do(kind):
+    for _ in range(3):
+        for strided, contiguous in zip(*of_strided(kind), strict=True):
+            assert strided.is_contiguous() and torch.equal(strided, contiguous)
