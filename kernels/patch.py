@@ -11,6 +11,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from textwrap import dedent
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
@@ -18,8 +19,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from normtune.kernels.calling.compiled import way_of
 from normtune.kernels.calling.layout import PLAIN
-from normtune.kernels.rms_norm.function import FORMS, Casting, rms_norm
+from normtune.kernels.calling.op import is_compiling
+from normtune.kernels.rms_norm.function import CALLS, FORMS, Casting, rms_norm
 from normtune.kernels.syntax import bare, text_of
 
 
@@ -57,7 +60,10 @@ _OTHER_METHODS = {"__init__", "extra_repr", "reset_parameters"}
 _DTYPES = frozenset({torch.bfloat16, torch.float16, torch.float32})
 # Modules with one of these classes do more with a module inside than to call it.
 _WRAPPERS = {"BaseTunerLayer", "FSDPModule", "FullyShardedDataParallel", "ModulesToSaveWrapper"}
-_classes: dict[type[torch.nn.Module], type[torch.nn.Module]] = {}
+# What compilers see depends on sizes alone, in all castings.
+_OPERATION = CALLS["gemma"].operation
+# By the class that replaces it.
+_originals: dict[type, type[torch.nn.Module]] = {}
 
 
 @dataclass(frozen=True)
@@ -84,11 +90,19 @@ class Patch:
 class _Patched(torch.nn.Module):
     """The forward of all replaced norms. Inputs that promote or stay wide in the original are given to it."""
 
-    _original: ClassVar[type[torch.nn.Module]]
     _formula: ClassVar[Formula]
     _call: ClassVar[Callable[..., Tensor]]
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
+        # A compiler gets the original forward, as it checks at each call what this one reads: 1.4 us a module on a CPU,
+        # 0.55 for the original, 0.6 for this detour, 0.75 if it goes by `super`. FSDP makes subclasses.
+        if (
+            is_compiling()
+            and inputs
+            and type(self) in _originals
+            and way_of(_OPERATION, inputs[0], True, None) == "formula"
+        ):
+            return _originals[type(self)].forward(self, *inputs, **named)
         casting, offset, eps, has_weight = self._formula
         weight = self._parameters.get("weight") if has_weight else None
         if weight is None and has_weight:  # the module has none, or one that is no parameter
@@ -102,7 +116,8 @@ class _Patched(torch.nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         reduced: Any = super().__reduce_ex__(protocol)
-        return (_blank, (self._original,), *reduced[2:])
+        original = _originals.get(type(self))
+        return (_blank, (original,), *reduced[2:]) if original else reduced
 
 
 def _is_alike(casting: str, x: Tensor, weight: Tensor | None) -> bool:
@@ -157,9 +172,9 @@ def unpatch(model: torch.nn.Module) -> list[str]:
         TypeError: `model` is no module.
     """
     _check(model)
-    modules = {name: module for name, module in model.named_modules() if _Patched in type(module).__bases__}
+    modules = {name: module for name, module in model.named_modules() if type(module) in _originals}
     for module in modules.values():
-        module.__class__ = module._original
+        module.__class__ = _originals[type(module)]
     return list(modules)
 
 
@@ -227,18 +242,14 @@ def _formula_of(kind: type) -> Formula | None:
     return FORMULAS.get(digest_of(kind))
 
 
+@cache
 def _patched(kind: type[torch.nn.Module]) -> type[torch.nn.Module]:
-    """The class that replaces a known one, always the same."""
-    if kind not in _classes:
-        formula = FORMULAS[digest_of(kind)]
-        members = {
-            "__module__": kind.__module__,
-            "_original": kind,
-            "_formula": formula,
-            "_call": staticmethod(FORMS[formula.casting]),
-        }
-        _classes[kind] = type(f"Normtune{kind.__name__}", (_Patched, kind), members)
-    return _classes[kind]
+    """The class that replaces a known one."""
+    formula = FORMULAS[digest_of(kind)]
+    members = {"__module__": kind.__module__, "_formula": formula, "_call": staticmethod(FORMS[formula.casting])}
+    replacement = type(f"Normtune{kind.__name__}", (_Patched, kind), members)
+    _originals[replacement] = kind
+    return replacement
 
 
 def _blank(kind: type[torch.nn.Module]) -> torch.nn.Module:

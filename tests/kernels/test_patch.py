@@ -308,6 +308,41 @@ def test_a_compiled_model_is_left_alone_and_a_patched_one_compiles(classes):
     assert torch.equal(compiled(rows(torch.float32)), expected)
 
 
+def graph_of(norm, *inputs, **named):
+    """The operations that a compiler sees."""
+    graphs = []
+
+    def backend(module, _):
+        graphs.append([str(node.target) for node in module.graph.nodes if node.op != "placeholder"])
+        return module
+
+    torch._dynamo.reset()
+    torch.compile(norm, backend=backend, fullgraph=True)(*inputs, **named)
+    (graph,) = graphs
+    return graph
+
+
+@pytest.mark.parametrize("name", [*FORMS, "torch"])
+def test_a_compiler_sees_the_formula_of_the_class_unless_kernels_are_pinned(name, classes):
+    norm = (torch.nn.RMSNorm if name == "torch" else getattr(classes(text_of(name)), name))(HIDDEN).bfloat16()
+    expected = graph_of(norm, rows())
+    assert "normtune" not in str(expected)
+    normtune.patch(norm)
+    assert graph_of(norm, rows()) == expected
+    try:
+        normtune.use(compiled="kernel")
+        assert "normtune" in str(graph_of(norm, rows()))
+    finally:
+        normtune.use()
+
+
+def test_a_compiled_call_may_name_its_argument(classes):
+    norm = classes(text_of("LlamaRMSNorm")).LlamaRMSNorm(HIDDEN)
+    expected = graph_of(norm, hidden_states=rows(torch.float32))
+    normtune.patch(norm)
+    assert graph_of(norm, hidden_states=rows(torch.float32)) == expected
+
+
 def test_subclasses_are_left_alone_and_norms_of_normtune_are_not_named(classes):
     kind = classes(text_of("LlamaRMSNorm")).LlamaRMSNorm
     model = torch.nn.Sequential(type("MyRMSNorm", (kind,), {})(HIDDEN), normtune.RMSNorm(HIDDEN), kind(HIDDEN))
