@@ -184,19 +184,19 @@ def backward(
 def _pointers_and_key(tensors: Sequence[Any]) -> tuple[list[int | None], tuple[Any, ...] | None]:
     """The pointers of tensors, and their properties on which checks, config and binary depend.
 
-    The key is None if a tensor is missing, negated, without memory, or not aligned as binaries expect.
+    The key is None if a tensor is missing, negated or without memory.
     """
     pointers: list[int | None] = []
     key: tuple[Any, ...] = ()
     try:
         for tensor in tensors:
             pointer = tensor.data_ptr()
-            if not pointer or pointer & POINTER_MASK or type(tensor) not in PLAIN or tensor.is_neg():
+            if not pointer or type(tensor) not in PLAIN or tensor.is_neg():
                 return pointers, None
             pointers.append(pointer)
             if not tensor.is_contiguous():
                 key += (tensor.stride(),)
-            key += tensor.shape, tensor.dtype, tensor.get_device()
+            key += tensor.shape, tensor.dtype, tensor.get_device(), pointer & POINTER_MASK
     except (RuntimeError, AttributeError):  # without memory: sparse, nested, batched; or None
         return pointers, None
     return pointers, key

@@ -33,12 +33,14 @@ def gated(*needs):
     return rms_norm_gated(x, weight, gate)
 
 
-# Rows as models have them: of heads, of a part of a projection, one row for all.
+# Rows as models have them: of heads, of a part of a projection, one row for all; and at addresses of no multiple of 16.
 STRIDED = {
     "heads": lambda: torch.randn(2, 8, 3, HIDDEN, dtype=torch.float16).transpose(1, 2),
     "columns": lambda: torch.randn(2, 8, 3 * HIDDEN, dtype=torch.float16)[..., HIDDEN : 2 * HIDDEN],
     "unordered": lambda: torch.randn(8, HIDDEN, 2, dtype=torch.float16).transpose(1, 2),
     "expanded": lambda: torch.randn(8, 1, HIDDEN, dtype=torch.float16).expand(8, 3, HIDDEN),
+    "misaligned": lambda: torch.randn(8 * HIDDEN + 3, dtype=torch.float16)[3:].view(8, HIDDEN),
+    "misaligned columns": lambda: torch.randn(8, 3 * HIDDEN, dtype=torch.float16)[:, 1 : HIDDEN + 1],
 }
 
 
