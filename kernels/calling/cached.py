@@ -214,11 +214,15 @@ def _copied(indices: tuple[int, ...], tensors: tuple[Any, ...], pointers: list[i
 def _claim(plan: CallPlan, tensors: tuple[Any, ...], pointers: Sequence[Any]) -> None:
     """`in_place.claim`; skipped where tensors are apart and no written one is an inference tensor."""
     operation = plan.operation
-    end = 0
-    for start, size in sorted(zip(pointers, plan.spans)):  # noqa: B905  (strict takes 0.1 us)
-        is_apart, end = start >= end, start + size
+    end = end_of_written = 0
+    for start, (size, is_written) in sorted(zip(pointers, plan.spans)):  # noqa: B905  (strict takes 0.1 us)
+        is_apart = start >= (end if is_written else end_of_written)
         if not is_apart:
             break
+        if start + size > end:
+            end = start + size
+        if is_written:
+            end_of_written = end
     written = operation.written_of(tensors)
     if is_apart and (is_inference_mode_enabled() or not any(map(Tensor.is_inference, written))):
         increment_version(written)
