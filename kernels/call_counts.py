@@ -20,9 +20,8 @@ from normtune.kernels.calling.launcher import BoundLaunch
 from normtune.kernels.calling.layout import has_memory, takes_kernels
 from normtune.kernels.calling.operation import Operation, Way
 from normtune.kernels.custom_op import decorator
-from normtune.kernels.operator import OperatorSpec, operator
-from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.qk_norm import calls
+from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.problem import Problem
 
 Listener = Callable[[Problem], None]
 
@@ -107,19 +106,11 @@ def _of_formula(
     return problem_of(operation, spec, tensors, is_whole)
 
 
-def _of_heads(problem: Problem, *_: Any) -> Problem | None:
-    """As `_of_formula`, of `qk_norm`."""
-    spec, is_within = operator(problem.operator), 1 <= problem.rows <= MAX_ROWS
-    return problem if is_within and problem.hidden <= spec.max_hidden and problem.dtype in spec.dtypes else None
-
-
 # Owner and name of each function through which calls go, and the problem by its arguments.
 _CALLS: tuple[tuple[Any, str, Callable[..., Problem | None]], ...] = (
     (BoundLaunch, "at", lambda launch, *_: launch.problem),
     (cached, "new_forward", _of_forward),
     (cached, "new_backward", _of_backward),
-    (calls, "formula", _of_heads),
-    (calls, "backward_formula", _of_heads),
     (decorator, "_launched", lambda _declared, _tensors, _config, problem, _target: problem),
     (decorator.KernelOperator, "_implementation", lambda _operator, _spec, problem, *_: problem),
 )

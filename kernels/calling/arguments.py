@@ -178,10 +178,9 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
 
 def is_for_kernels(operation: Operation, x: Tensor) -> bool:
     """Whether the kernels take the dtype, the hidden size and the number of rows of a checked x."""
-    hidden = x.shape[-1]
-    return (
-        x.dtype in operation.dtypes and 1 <= hidden <= operation.forward.max_hidden and x.numel() // hidden <= MAX_ROWS
-    )
+    hidden = x.shape[-1] // operation.heads
+    is_short = 1 <= hidden <= operation.forward.max_hidden
+    return x.dtype in operation.dtypes and is_short and x.shape[:-1].numel() <= MAX_ROWS
 
 
 def check_saved(plan: Any, given: Mapping[str, Tensor | None]) -> None:

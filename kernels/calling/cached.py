@@ -184,19 +184,19 @@ def backward(
 def _pointers_and_key(tensors: Sequence[Any]) -> tuple[list[int | None], tuple[Any, ...] | None]:
     """The pointers of tensors, and their properties on which checks, config and binary depend.
 
-    The key is None if a tensor is missing, negated, without memory, or not aligned as binaries expect.
+    The key is None if a tensor is missing, negated or without memory.
     """
     pointers: list[int | None] = []
     key: tuple[Any, ...] = ()
     try:
         for tensor in tensors:
             pointer = tensor.data_ptr()
-            if not pointer or pointer & POINTER_MASK or type(tensor) not in PLAIN or tensor.is_neg():
+            if not pointer or type(tensor) not in PLAIN or tensor.is_neg():
                 return pointers, None
             pointers.append(pointer)
             if not tensor.is_contiguous():
                 key += (tensor.stride(),)
-            key += tensor.shape, tensor.dtype, tensor.get_device()
+            key += tensor.shape, tensor.dtype, tensor.get_device(), pointer & POINTER_MASK
     except (RuntimeError, AttributeError):  # without memory: sparse, nested, batched; or None
         return pointers, None
     return pointers, key
@@ -214,11 +214,15 @@ def _copied(indices: tuple[int, ...], tensors: tuple[Any, ...], pointers: list[i
 def _claim(plan: CallPlan, tensors: tuple[Any, ...], pointers: Sequence[Any]) -> None:
     """`in_place.claim`; skipped where tensors are apart and no written one is an inference tensor."""
     operation = plan.operation
-    end = 0
-    for start, size in sorted(zip(pointers, plan.spans)):  # noqa: B905  (strict takes 0.1 us)
-        is_apart, end = start >= end, start + size
+    end = end_of_written = 0
+    for start, (size, is_written) in sorted(zip(pointers, plan.spans)):  # noqa: B905  (strict takes 0.1 us)
+        is_apart = start >= (end if is_written else end_of_written)
         if not is_apart:
             break
+        if start + size > end:
+            end = start + size
+        if is_written:
+            end_of_written = end
     written = operation.written_of(tensors)
     if is_apart and (is_inference_mode_enabled() or not any(map(Tensor.is_inference, written))):
         increment_version(written)

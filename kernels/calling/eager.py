@@ -56,7 +56,7 @@ class CallPlan:
         backward: two triples of key (`cached`), cached launch and its `copies`, without and with gradients (hidden,).
         likes: for each output, the index of the input that it is like, or is written into; or its shape and dtype; or
             `_FACTORS`; None for one that is not stored.
-        spans: for a call that writes inputs, the bytes that each input spans.
+        spans: for a call that writes inputs, the bytes that each input spans, and whether it is written.
     """
 
     __slots__ = (
@@ -103,7 +103,13 @@ class CallPlan:
             for number, name in enumerate(operation.outputs)
         ]
         self.spans = (
-            [0 if tensor is None else span(tensor) for tensor in tensors.values()]
+            [
+                (
+                    0 if tensor is None else span(tensor),
+                    name in operation.written or name in operation.in_place.values(),
+                )
+                for name, tensor in tensors.items()
+            ]
             if is_in_place or operation.written
             else []
         )
@@ -172,6 +178,9 @@ def new_forward(
             plan.launch, plan.copies = launch, copies
             operation.plans.keep(key, plan, generation)
         launch(*launched.values(), *views.values())
+        for name in operation.written:
+            if not is_uncopied({name: inputs[name]}, launched):
+                inputs[name].copy_(launched[name].view(inputs[name].shape))  # type: ignore[union-attr]
     return (*(_copied_in_place(operation, outputs, inputs) if is_in_place else outputs).values(), plan)
 
 
@@ -310,6 +319,8 @@ def _inputs(
     operation: Operation, tensors: Mapping[str, Tensor | None], x: Tensor, batch_invariant: bool
 ) -> dict[str, Tensor | None]:
     """The tensors in the layout of the kernels; a missing one is replaced by ones."""
+    if operation.layout:
+        return operation.layout(tensors, batch_invariant)
     converted: dict[str, Tensor | None] = {}
     if operation.is_grouped:
         converted = dict.fromkeys(tensors) | grouped_rows(operation, tensors, batch_invariant)
@@ -363,9 +374,8 @@ def problem_of(
     x = max(
         (tensor for tensor in rows if tensor is not None and tensor.dtype in operation.dtypes), key=Tensor.element_size
     )
-    hidden = x.shape[-1]
     key = spec.key(operation.dtypes[x.dtype], operation.variants[spec.name][is_whole])
-    return Problem(key, x.numel() // hidden, hidden)
+    return Problem(key, x.shape[:-1].numel(), x.shape[-1] // operation.heads)
 
 
 def _shared(

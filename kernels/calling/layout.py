@@ -40,12 +40,8 @@ def has_memory(tensor: Tensor) -> bool:
 
 def takes_kernels(operation: Operation, x: Tensor) -> bool:
     """Whether the kernels run on the device of a checked x and take its dtype, hidden size and number of rows."""
-    return has_kernels(x) and is_for_kernels(operation, x) and operation.is_for_target(target_of(x))
-
-
-def has_kernels(x: Tensor) -> bool:
-    """Whether kernels run on the device of x."""
-    return x.is_cuda or (INTERPRETED and x.device.type == "cpu")
+    has_kernels = x.is_cuda or (INTERPRETED and x.device.type == "cpu")
+    return has_kernels and is_for_kernels(operation, x) and operation.is_for_target(target_of(x))
 
 
 def check_invariant(name: str, x: Tensor, kernels_take: str) -> None:

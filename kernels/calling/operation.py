@@ -89,6 +89,8 @@ class Operation:
         compiled: what is fastest in a compiled function, given hidden and whether gradients are wanted.
         is_grouped: whether the kernels read rows as (outer, inner, groups, hidden), with any strides but the last, and
             weights (groups, hidden).
+        heads: of hidden elements each, in a row of the first input and of the tensors of its shape.
+        layout: (inputs by name, batch_invariant) to the same in the layout of the kernels; None for that of `axes`.
     """
 
     name: str
@@ -110,6 +112,8 @@ class Operation:
     marked: tuple[str, ...] = ()
     compiled: Callable[[int, bool], Way] = lambda hidden, needs_gradients: "kernel" if needs_gradients else "formula"
     is_grouped: bool = False
+    heads: int = 1
+    layout: Callable[..., dict[str, Tensor | None]] | None = None
     # Plans of the forward, by the key of a call.
     plans: "Cache[Any]" = field(default_factory=Cache)
 
@@ -236,13 +240,16 @@ class Operation:
 
     def outputs_at(self, x: Tensor) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Shape and dtype of each output of an operation without a backward, given its first input (..., hidden)."""
-        *leading, hidden = x.shape
+        *leading, width = x.shape
         dtype = self.dtypes.get(x.dtype, str(x.dtype).removeprefix("torch."))
         # torch.Size.numel would specialise a symbolic number of rows.
         key = self.forward.key(dtype, self.variants[self.forward.name][True])
-        problem = Problem(key, prod(leading), hidden)
+        problem = Problem(key, prod(leading), width // self.heads)
         return {
-            buffer.name: (x.shape if buffer.axes == ROWS_HIDDEN else buffer.shape, getattr(torch, buffer.dtype))
+            buffer.name: (
+                x.shape if self.axes[buffer.name] == ROWS_HIDDEN else buffer.shape,
+                getattr(torch, buffer.dtype),
+            )
             for buffer in self.forward.buffers(problem)
             if buffer.role == OUTPUT
         }
@@ -255,7 +262,7 @@ class Operation:
         return tuple(buffer.name for buffer in self._buffers(spec) if buffer.role in roles)
 
     def _buffers(self, spec: OperatorSpec) -> tuple[Buffer, ...]:
-        return spec.buffers(spec.problem(1, 1, spec.dtypes[0], self.variants[spec.name][True]))
+        return spec.buffers(spec.problem(1, spec.max_hidden, spec.dtypes[0], self.variants[spec.name][True]))
 
     def _variant(self, spec: OperatorSpec, is_whole: bool) -> str:
         fixed = (mode for mode in self.modes if type(mode) in spec.modes)

@@ -5,14 +5,16 @@ arithmetic is in float32, or in float64 if the tensor is float64. Differentiable
 those of the function without roundings.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from normtune.kernels.calling.fallback import compute_dtype, sum_of_rows
+from normtune.kernels.key import Key
+from normtune.kernels.mode import Dweight
 from normtune.kernels.problem import Problem
-from normtune.kernels.qk_norm.modes import Heads, Rotary, RotationProducts, Tables, heads_of
+from normtune.kernels.qk_norm.modes import Heads, Place, Rotary, RotationProducts, Tables, heads_of
 from normtune.kernels.rms_norm.modes import Product
 
 
@@ -32,6 +34,48 @@ class Tensors(NamedTuple):
     cos: Tensor | None = None
     sin: Tensor | None = None
     positions: Tensor | None = None
+
+
+class ForwardDecomposition:
+    """The formula of a forward.
+
+    Args:
+        key: of the operator; its dtype does not matter.
+    """
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
+
+    def forward(self, *arguments: Any) -> tuple[Tensor, ...]:
+        """Takes the fields of `Tensors`, eps and offset; returns the fused tensor, in place nothing."""
+        *given, eps, offset = arguments
+        tensors = Tensors(*given)
+        problem = Problem(self._key, 1, tensors.weight_q.shape[0])
+        fused = forward(problem, tensors, eps, offset)
+        if Place.of(problem) is Place.NEW:
+            return (fused,)
+        end = heads_of(problem).written * problem.hidden
+        tensors.qkv[..., :end].copy_(fused[..., :end])
+        return ()
+
+
+class BackwardDecomposition:
+    """The formula of a backward; arguments as of `ForwardDecomposition`."""
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
+
+    def forward(self, dout: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+        """Takes the gradient of the fused tensor, the fields of `Tensors`, eps and offset.
+
+        Returns:
+            The gradient of qkv and, unless the key leaves it out, those of both weights, (2, head) in the wide dtype.
+        """
+        *given, eps, offset = arguments
+        tensors = Tensors(*given)
+        problem = Problem(self._key, 1, tensors.weight_q.shape[0])
+        dqkv, dweights = backward(problem, dout, tensors, eps, offset)
+        return (dqkv, dweights) if Dweight.of(problem) is Dweight.COMPUTED else (dqkv,)
 
 
 def forward(problem: Problem, tensors: Tensors, eps: float, offset: float) -> Tensor:
@@ -56,10 +100,8 @@ def forward(problem: Problem, tensors: Tensors, eps: float, offset: float) -> Te
     return torch.cat([norm, every[..., end:, :]], -2).flatten(-2)
 
 
-def backward(
-    problem: Problem, dout: Tensor, tensors: Tensors, eps: float, offset: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of qkv and of the weights, from the gradient of the fused tensor that `forward` returns."""
+def backward(problem: Problem, dout: Tensor, tensors: Tensors, eps: float, offset: float) -> tuple[Tensor, Tensor]:
+    """Gradients of qkv and, (2, head), of the weights, from the gradient of the fused tensor of `forward`."""
     heads, wide = heads_of(problem), compute_dtype(tensors.qkv)
     end = heads.heads_q + heads.heads_k
     gradients = _every_head(dout, tensors)
@@ -76,8 +118,7 @@ def backward(
     gradient = dy * _weights(heads, tensors, wide, offset)
     dx = rstd * (gradient - xhat * (gradient * xhat).mean(-1, keepdim=True))
     dqkv = torch.cat([dx.to(dout.dtype), gradients[..., end:, :]], -2).flatten(-2)
-    dweight_q = sums[: heads.heads_q].sum(0).to(tensors.weight_q.dtype)
-    return dqkv, dweight_q, sums[heads.heads_q :].sum(0).to(tensors.weight_k.dtype)
+    return dqkv, torch.stack([sums[: heads.heads_q].sum(0), sums[heads.heads_q :].sum(0)])
 
 
 def _every_head(fused: Tensor, tensors: Tensors) -> Tensor:

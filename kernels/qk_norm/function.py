@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from normtune.kernels.calling.arguments import (
@@ -19,13 +18,9 @@ from normtune.kernels.calling.arguments import (
     check_tensor,
     number,
 )
-from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.fallback import machine_epsilon
-from normtune.kernels.calling.layout import PLAIN
-from normtune.kernels.qk_norm import decomposition, torch_ops
-from normtune.kernels.qk_norm.calls import CallArguments, result_of
-from normtune.kernels.qk_norm.decomposition import Tensors
 from normtune.kernels.qk_norm.modes import Place, Positions, Rotary, RotationProducts, Tables
+from normtune.kernels.qk_norm.operation import dispatched, op_of
 from normtune.kernels.qk_norm.spec import qk_norm as spec
 from normtune.kernels.rms_norm.modes import Product
 
@@ -129,12 +124,20 @@ def qk_norm(
     has_whole_tables = cos is not None and cos.shape[-1] == rotary
     if cos is not None and sin is not None and positions is None:
         cos, sin = _of_tokens("cos", cos, qkv), _of_tokens("sin", sin, qkv)
-    variant_of = _variant if torch.compiler.is_compiling() else _kept_variant
+    is_compiling = torch.compiler.is_compiling()
+    variant_of = _variant if is_compiling else _kept_variant
     rotary_mode = "none" if cos is None else rotary_style
     variant = variant_of(in_place, casting, rotary_mode, positions is not None, has_whole_tables, rotation)
-    tensors = Tensors(qkv, weight_q, weight_k, cos, sin, positions)
-    others = heads_q, heads_k, rotary, eps, offset, variant
-    return _called(tensors, others, batch_invariant, in_place, needs_gradient)
+    if needs_gradient or is_compiling:
+        tensors = qkv, weight_q, weight_k, cos, sin, positions
+        outputs = dispatched(tensors, (heads_q, heads_k, rotary), (eps, offset), variant, batch_invariant)
+    else:
+        op = op_of(heads_q, heads_k, rotary, qkv.shape[-1] // weight_q.shape[0], variant)
+        read: tuple[Any, ...] = (qkv, weight_q, weight_k)
+        if cos is not None:
+            read = (*read, cos, sin) if positions is None else (*read, cos, sin, positions)
+        outputs = op.call(read, (eps, offset), batch_invariant)
+    return qkv if in_place else outputs[0]
 
 
 def _variant(
@@ -154,29 +157,6 @@ def _variant(
 
 
 _kept_variant = cache(_variant)
-
-
-def _called(
-    tensors: Tensors, others: tuple[Any, ...], batch_invariant: bool | None, in_place: bool, needs_gradient: bool
-) -> Tensor:
-    """Call with checked arguments: by a cached launch, an operator of torch's dispatcher, or the formula."""
-    is_compiling = torch.compiler.is_compiling()
-    if batch_invariant is None and not is_compiling:  # a backward runs in another thread
-        batch_invariant = is_batch_invariant()
-    if not is_compiling and (torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0):
-        call = CallArguments._make((*others, batch_invariant))
-        if call.batch_invariant or call.is_in_place:
-            named = "in_place" if call.is_in_place else "batch_invariant"
-            inside = "inside of a transform of torch.func or a forward-mode derivative"
-            raise ValueError(f"{named} is on {inside}: expected it off")
-        return decomposition.forward(call.problem(tensors)[1], tensors, call.eps, call.offset)
-    if is_compiling or needs_gradient or _is_special(tensors):
-        if not in_place:
-            out: Tensor = torch_ops.forward(*tensors, *others, batch_invariant)
-            return out
-        torch_ops.in_place(*tensors, *others, batch_invariant)
-        return tensors.qkv
-    return result_of(tensors, CallArguments._make((*others, batch_invariant)))
 
 
 def _check_heads(qkv: Any, weight_q: Any, weight_k: Any, heads_q: Any, heads_k: Any) -> None:
@@ -248,12 +228,3 @@ def _of_tokens(name: str, table: Tensor, qkv: Tensor) -> Tensor:
     except RuntimeError:
         expected = f"expected a row for each token, {(*leading, columns)}, or positions"
         raise ValueError(f"{name} has shape {tuple(table.shape)}: {expected}") from None
-
-
-def _is_special(tensors: Tensors) -> bool:
-    """Whether a tensor is of a subclass, or a dispatch mode is active."""
-    return (
-        any(tensor is not None and (type(tensor) not in PLAIN or tensor.is_meta) for tensor in tensors)
-        or bool(torch._C._len_torch_dispatch_stack())
-        or torch._C._get_tracing_state() is not None
-    )

@@ -70,9 +70,7 @@ ROOMS = {
     "kernels/warmup": Room(r"kernels/warmup\.py", "light kernels/calling kernels/rms_norm", "torch"),
     "kernels/patch": Room(r"kernels/patch\.py", "light kernels/calling kernels/rms_norm", "torch"),
     "kernels/custom_op": Room(rf"(?!{LIGHT})kernels/custom_op/", "light kernels kernels/calling", "torch"),
-    "kernels/call_counts": Room(
-        r"kernels/call_counts\.py", "light kernels/calling kernels/qk_norm kernels/custom_op", "torch"
-    ),
+    "kernels/call_counts": Room(r"kernels/call_counts\.py", "light kernels/calling kernels/custom_op", "torch"),
     "results": Room(r"results/(?!source|api|commands|merge)\w+\.py", "light kernels/tablefile", "numpy pandas rich"),
     "results/parallel": Room("results/parallel/", "light", "ray"),
     "results/exchange": Room("results/exchange/", "light results", "numpy pandas pyarrow"),

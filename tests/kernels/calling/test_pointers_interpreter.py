@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 import torch
 
-from normtune import fused_add_rms_norm, rms_norm, rms_norm_gated, rms_norm_quantize_fp8
+from normtune import fused_add_rms_norm, qk_norm, rms_norm, rms_norm_gated, rms_norm_quantize_fp8
+from normtune.kernels.calling import cached
 from normtune.kernels.calling.launcher import BoundLaunch
 
 ROWS, HIDDEN = 5, 64
@@ -33,12 +34,22 @@ def gated(*needs):
     return rms_norm_gated(x, weight, gate)
 
 
-# Rows as models have them: of heads, of a part of a projection, one row for all.
+def heads(in_place, needs=False):
+    """Rotated by the halves of one table, as servers keep it."""
+    qkv = torch.randn(ROWS, 4 * HIDDEN, dtype=torch.float16, requires_grad=needs)
+    weights = [torch.randn(HIDDEN, dtype=torch.float16) for _ in range(2)]
+    cos, sin = torch.randn(9, HIDDEN, dtype=torch.float16).chunk(2, -1)
+    return qk_norm(qkv, *weights, 2, 1, cos=cos, sin=sin, positions=torch.arange(ROWS), in_place=in_place)
+
+
+# Rows as models have them: of heads, of a part of a projection, one row for all; and at addresses of no multiple of 16.
 STRIDED = {
-    "heads": lambda: torch.randn(2, 8, 3, HIDDEN, dtype=torch.float16).transpose(1, 2),
+    "transposed": lambda: torch.randn(2, 8, 3, HIDDEN, dtype=torch.float16).transpose(1, 2),
     "columns": lambda: torch.randn(2, 8, 3 * HIDDEN, dtype=torch.float16)[..., HIDDEN : 2 * HIDDEN],
     "unordered": lambda: torch.randn(8, HIDDEN, 2, dtype=torch.float16).transpose(1, 2),
     "expanded": lambda: torch.randn(8, 1, HIDDEN, dtype=torch.float16).expand(8, 3, HIDDEN),
+    "misaligned": lambda: torch.randn(8 * HIDDEN + 3, dtype=torch.float16)[3:].view(8, HIDDEN),
+    "misaligned columns": lambda: torch.randn(8, 3 * HIDDEN, dtype=torch.float16)[:, 1 : HIDDEN + 1],
 }
 
 
@@ -65,6 +76,9 @@ CALLS = {
     "added_in_place": (added_in_place, 1),
     "gated": (lambda: backward(gated(True, True, True)), 2),
     **{kind: (partial(of_strided, kind), 4) for kind in STRIDED},
+    "heads": (lambda: heads(False), 1),
+    "heads in place": (lambda: heads(True), 1),
+    "heads, backward": (lambda: heads(False, True).sum().backward(), 2),
     "quantized": (lambda: rms_norm_quantize_fp8(*tensors(False, False), scaling="row"), 1),
 }
 
@@ -94,3 +108,11 @@ def test_strided_rows_give_what_contiguous_ones_do(kind):
     for _ in range(3):
         for strided, contiguous in zip(*of_strided(kind), strict=True):
             assert strided.is_contiguous() and torch.equal(strided, contiguous)
+
+
+@pytest.mark.interpreter
+def test_what_a_call_only_reads_may_share_memory_without_a_check_each_time(monkeypatch):
+    for _ in range(2):
+        heads(True)
+    monkeypatch.setattr(cached, "claim", lambda *_: pytest.fail("checked again"))
+    heads(True)

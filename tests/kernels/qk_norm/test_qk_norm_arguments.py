@@ -67,10 +67,10 @@ COS, POSITIONS = torch.ones(5, 4), torch.tensor([0, 4, 2])
     ],
 )
 def test_bad_arguments_are_named(monkeypatch, given, error, text):
-    from normtune.kernels.qk_norm import calls, function
+    from normtune.kernels.qk_norm import function
 
-    for module in (calls, function):
-        monkeypatch.setattr(module, "result_of", lambda *_: pytest.fail("launched"))
+    for name in ("op_of", "dispatched"):
+        monkeypatch.setattr(function, name, lambda *_: pytest.fail("launched"))
     arguments = {
         **{"qkv": QKV, "weight_q": WEIGHT, "weight_k": WEIGHT, "heads_q": 2, "heads_k": 1},
         **{"cos": COS, "sin": COS, "positions": POSITIONS},
@@ -162,10 +162,11 @@ def test_a_compiled_function_has_gradients():
 
 def test_views_that_cannot_be_written_are_refused():
     """On a GPU; a CPU writes any view, by torch's own copy."""
-    from normtune.kernels.qk_norm import calls
+    from normtune.kernels.qk_norm.operation import op_of
 
+    layout = op_of(2, 1, 1, 4, "no_rotary").operation.layout
     for qkv in (torch.ones(32, 3).T, torch.ones(4, 3, 32).transpose(0, 1)):
         with pytest.raises(ValueError, match=r"qkv has shape .* and strides .*: expected tokens one stride apart"):
-            calls._rows_in_place(qkv)
+            layout({"qkv": qkv}, False)
     memory = torch.ones(3, 2, 64)[..., :32]
-    assert calls._rows_in_place(memory).data_ptr() == memory.data_ptr()
+    assert layout({"qkv": memory}, False)["qkv"].data_ptr() == memory.data_ptr()

@@ -254,11 +254,11 @@ def test_first_gradients_are_launched(by_hugging_face, made, style, head, rotary
 
 
 def test_a_backward_has_the_mode_of_its_forward(monkeypatch, made):
-    from normtune.kernels.qk_norm import calls
+    from normtune.kernels.calling import eager
 
     modes = []
-    resolve = calls.bind_from_table
-    monkeypatch.setattr(calls, "bind_from_table", lambda *given: modes.append(given[4]) or resolve(*given))
+    resolve = eager.bind_from_table
+    monkeypatch.setattr(eager, "bind_from_table", lambda *given: modes.append(given[4]) or resolve(*given))
     qkv, weights, _ = made((11,), 4, 24)
     with normtune.batch_invariant():
         out = normtune.qk_norm(qkv.requires_grad_(), *weights, 2, 1)
