@@ -128,7 +128,7 @@ def installed_path(name: str) -> Path:
     Raises:
         UsageError: the user has no home.
     """
-    return installed_folder() / f"{slug(name)}.py"
+    return installed_folder() / f"{slug(plain_name(name))}.py"
 
 
 def installed_folder() -> Path:

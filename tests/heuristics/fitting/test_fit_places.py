@@ -74,7 +74,7 @@ def test_a_folder_gets_a_table_of_each_device_with_its_own_figures(store) -> Non
         assert f"NVIDIA {name.upper()}, sm_90, 132 SMs: {len(measured.frame)} measurements" in told
         report = check(Path(f"tables/nvidia_{name}.py"))
         assert report.failures == ()
-        assert f"equal, byte for byte, to a fit of nvidia_{name}.parquet" in report.notes
+        assert report.notes[0].startswith(f"equal, byte for byte, to a fit of nvidia_{name}.parquet; ")
     before = {path: path.read_bytes() for path in Path("tables").iterdir()}
     fit("--out", "tables", "--evidence", "tables")
     assert {path: path.read_bytes() for path in Path("tables").iterdir()} == before
@@ -246,14 +246,14 @@ def test_a_header_with_an_odd_command_fails_and_does_not_crash(committed: Path) 
     ("name", "shown"),
     [
         ("A\"B\nC'D", "A\"B C'D"),
-        ("../../etc/passwd", "../../etc/passwd"),
+        ("../../etc/passwd", "etc/passwd"),
         ("", "unnamed GPU"),
         ("\n\t\0", "unnamed GPU"),
-        ("ГПУ № 1", "??? ? 1"),
+        ("ГПУ № 1", "1"),
         ("X" * 300, "X" * 80),
         ("long name " * 30, ("long name " * 8).strip()),
         ("A, sm_80, 7 SMs", "A, sm_80, 7 SMs"),
-        ("\x1b[31mred\u2028\u202e", "[31mred"),
+        ("\x1b[31mred\u2028\u202e", "31mred"),
         ("GPU™ \x9b2J", "GPU? 2J"),
     ],
 )

@@ -104,7 +104,8 @@ def test_the_table_is_checked_byte_for_byte(path):
     header, _ = parse(path.read_text(), "table")
     (entry,) = (entry for entry in entries(header) if str(entry.key) == "toy:batch_invariant bfloat16")
     assert entry.figures.limits == " of hidden, then rows, with one order of a row's sum a hidden size"
-    assert entry.beside and not header.without_data
+    assert entry.beside
+    assert [name for name, *_ in header.without_data] == ["toy:no_keep", "toy:no_keep+batch_invariant"]
     path.write_text(module_text(fit(recording.load_recording("test-gpu")), as_command(COMMAND)))
     assert any("it differs from a fit of recording test-gpu" in failure for failure in check(path).failures)
 
