@@ -4,7 +4,6 @@ In: a plan and its target. Out: the filled folder, and counts. The launch of the
 of partial sums than the sweep's, so both are compiled. `kernel_cache` reads the folder.
 """
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -16,6 +15,7 @@ from normtune.kernels.call import AnyLaunch, ImplementationLaunch
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS, Target
+from normtune.tuner.compiling.compiler import stderr_discarded
 from normtune.tuner.compiling.kernel_cache import Folder, python_version, triton_version
 from normtune.tuner.compiling.pool import CompilePool
 from normtune.tuner.plan.binaries import Job, jobs_of
@@ -93,15 +93,8 @@ def _try(jobs: Sequence[Job], target: str) -> None:
     Raises:
         UsageError: this Triton cannot.
     """
-    errors = os.dup(2)
-    try:
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        with closing(CompilePool(jobs, target)) as pool:
-            results = list(pool)
-    finally:
-        os.dup2(errors, 2)
-        os.close(errors)
+    with stderr_discarded(), closing(CompilePool(jobs, target)) as pool:
+        results = list(pool)
     for result in results:
         if result.status != "ok":
             known = ", ".join(TARGETS)

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from normtune.errors import NormtuneError
@@ -187,10 +188,27 @@ def _promoted(kernel: Any) -> Iterator[tuple[str, str, str]]:
 
     for argument in float_arguments(kernel):
         try:
-            if len(_IN_FP64.findall(code_with_fp64(kernel, argument))) > len(_IN_FP64.findall(kernel.asm["ttir"])):
-                yield kernel.metadata.name, argument, "computes in fp64"
-        except CompilationError:
+            with stderr_discarded():
+                code = code_with_fp64(kernel, argument)
+        # Triton raises RuntimeError, and prints the whole module, where only its verifier finds the types unequal.
+        except (CompilationError, RuntimeError):
             yield kernel.metadata.name, argument, "does not compile"
+        else:
+            if len(_IN_FP64.findall(code)) > len(_IN_FP64.findall(kernel.asm["ttir"])):
+                yield kernel.metadata.name, argument, "computes in fp64"
+
+
+@contextmanager
+def stderr_discarded() -> Iterator[None]:
+    """Inside of a `with`, what this process and its new children write to stderr is lost, MLIR's messages included."""
+    errors = os.dup(2)
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(errors, 2)
+        os.close(errors)
 
 
 def _one_line(error: BaseException) -> str:

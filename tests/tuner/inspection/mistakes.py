@@ -50,6 +50,17 @@ def _scaled_by_turns(x_ptr, y_ptr, count, factor, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _scaled_in_a_tuple(x_ptr, y_ptr, count, factor, BLOCK: tl.constexpr):
+    """The same, where Triton compares no types before it verifies the whole kernel."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    b_x = tl.load(x_ptr + offsets, mask=offsets < count).to(tl.float32)
+    t_sum = (tl.zeros((BLOCK,), tl.float32),)
+    for _ in range(1):
+        t_sum = (t_sum[0] + b_x * factor,)
+    tl.store(y_ptr + offsets, t_sum[0], mask=offsets < count)
+
+
+@triton.jit
 def _unmasked_store(x_ptr, y_ptr, count, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < count) * 2)
@@ -288,4 +299,5 @@ operator("infinite_reference", right, reference=lambda x: 2 * x / (x - x))
 operator("nothing_launched", lambda x, y, config: None)
 operator("float_promoted", scaling(_scaled, 2.0))
 operator("float_in_a_loop", scaling(_scaled_by_turns, 2.0))
+operator("float_in_a_tuple", scaling(_scaled_in_a_tuple, 2.0))
 operator("float_cast", scaling(_scaled_in_fp32, 2.0, 3.0))

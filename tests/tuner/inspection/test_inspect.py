@@ -68,6 +68,7 @@ TOLD = {
         "make it tl.constexpr, or begin the kernel with factor = factor.to(tl.float32)",
     ),
     "float_in_a_loop": (0, "", "_scaled_by_turns does not compile where torch.compile sees its launch, as Inductor"),
+    "float_in_a_tuple": (0, "", "_scaled_in_a_tuple does not compile where torch.compile sees its launch, as Inductor"),
     "float_cast": (0, "", ""),
 }
 
