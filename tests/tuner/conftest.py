@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from normtune.kernels import fingerprint, operator
+from normtune.kernels import fingerprint
 from normtune.kernels.rms_norm import forward as forward_kernels
 from normtune.kernels.rms_norm.spec import rms_norm_forward as forward
 from normtune.results.database.store import Store
+from normtune.tests.kernels.registry import registered
 from normtune.tests.tuner import benches
 from normtune.tuner.device.bench import Bench
 
@@ -25,8 +26,8 @@ register(replace(rms_norm_forward, name="toy", kernel_module="{module}"))
 class Toy:
     """An operator of another distribution, whose kernels are those of the forward or what a test makes of them."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self._folder, self._patch = folder, patch
         metadata = folder / "toy-1.0.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
@@ -38,13 +39,13 @@ class Toy:
         (self._folder / "toy_operator.py").write_text(SPEC.format(module=module))
         importlib.invalidate_caches()
         fingerprint.forget()
-        operator._OPERATORS["toy"] = replace(forward, name="toy", kernel_module=module)
+        registered(self._patch, replace(forward, name="toy", kernel_module=module))
 
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch, operators_forgotten):
     monkeypatch.syspath_prepend(str(tmp_path))
-    made = Toy(tmp_path)
+    made = Toy(tmp_path, monkeypatch)
     made.kernels("toy_kernels", inspect.getsource(forward_kernels))
     yield made
     fingerprint.forget()

@@ -16,10 +16,6 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # ROCm obeys these, too.
 _VISIBLE_TO_ROCM = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", _VISIBLE)
 _NO_DRIVER = "no NVIDIA driver is found: install it, or give the container the GPU (`docker run --gpus all`)"
-_NO_AMD_DRIVER = (
-    f"{vendor.AMD_FILE} of AMD's driver is not there: install the driver, or give the container the GPU (`docker run "
-    f"--device {vendor.AMD_FILE} --device /dev/dri`)"
-)
 _TORCH_BUILD = "install a build of torch with CUDA or ROCm, as pytorch.org/get-started shows"
 
 
@@ -44,7 +40,7 @@ def at_a_glance() -> str:
         return _without_cuda(torch)
     files = (vendor.AMD_FILE,) if "+rocm" in torch else (*vendor.NVIDIA_FILES, vendor.AMD_FILE)
     found = any(Path(file).exists() for file in files)
-    return "" if found else _NO_AMD_DRIVER if "+rocm" in torch else _NO_DRIVER
+    return "" if found else _no_amd_driver() if "+rocm" in torch else _NO_DRIVER
 
 
 def _without_cuda(torch: str) -> str:
@@ -91,12 +87,19 @@ def without_gpu(facts: Facts) -> str:
     return f"CUDA does not start ({error}): `nvidia-smi` shows whether the driver works; a restart often helps"
 
 
+def _no_amd_driver() -> str:
+    return (
+        f"{vendor.AMD_FILE} of AMD's driver is not there: install the driver, or give the container the GPU (`docker "
+        f"run --device {vendor.AMD_FILE} --device /dev/dri`)"
+    )
+
+
 def _without_amd(error: str) -> str:
     for name in _VISIBLE_TO_ROCM:
         if (visible := os.environ.get(name)) is not None:
             return f"no GPU is visible ({name}={visible!r}): unset it, or name a GPU that `amd-smi list` lists"
     if not Path(vendor.AMD_FILE).exists():
-        return _NO_AMD_DRIVER
+        return _no_amd_driver()
     return (
         f"ROCm finds no GPU ({error or 'it lists none'}): `rocminfo` should list it; a user needs the groups `render` "
         "and `video`"

@@ -17,7 +17,6 @@ from normtune.heuristics.rules import RULES
 from normtune.heuristics.writing.emit import module_text
 from normtune.heuristics.writing.entries import decisions
 from normtune.heuristics.writing.report import figures, verdict
-from normtune.kernels import config as config_module
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
@@ -26,10 +25,10 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.parse import trees
-from normtune.kernels.tablefile.tree import Leaf, Split, choose, configs_of, distinct, leaves
+from normtune.kernels.tablefile.tree import Leaf, Split, choose, distinct, leaves
 from normtune.kernels.target import TARGETS
-from normtune.kernels.transpose_fp8.config import TransposeConfig
 from normtune.results.evidence import Evidence
+from normtune.tests.commands import printed_by
 from normtune.tests.heuristics.made_up import SHAPES, as_command
 
 TARGET = TARGETS["sm_90"]
@@ -322,16 +321,26 @@ def test_a_function_in_place_of_a_refused_one_has_enough_leaves_and_both_losses_
     )
 
 
-def test_a_table_s_configs_are_of_its_operator_where_another_one_has_the_same_knobs(monkeypatch) -> None:
+ANOTHER_FIRST = """
+from normtune.kernels.config import Config
+
+class Other(Config):
+    block_row: int
+    block_col: int
+    num_warps: int = 4
+
+from normtune.heuristics.fitting.baseline import of_file
+from normtune.kernels.config import class_of
+from normtune.kernels.key import Key
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.tree import configs_of
+
+found = of_file(locate.SHIPPED / "nvidia_h200_rms_norm_quantize_fp8.py")
+configs = [*configs_of(found.trees[Key.parse("transpose_fp8", "bfloat16")])]
+print(class_of(configs[0].knobs).__name__, len(configs) > 2, *{type(config).__name__ for config in configs})
+"""
+
+
+def test_a_table_s_configs_are_of_its_operator_where_another_one_has_the_same_knobs() -> None:
     """Their class names the knobs in the new table."""
-
-    class Other(Config):
-        block_row: int
-        block_col: int
-        num_warps: int = 4
-
-    of_both = next(knobs for knobs, of in config_module._DECLARED.items() if of is TransposeConfig)
-    monkeypatch.setitem(config_module._DECLARED, of_both, Other)
-    found = of_file(locate.SHIPPED / "nvidia_h200_rms_norm_quantize_fp8.py")
-    configs = [*configs_of(found.trees[Key.parse("transpose_fp8", "bfloat16")])]
-    assert len(configs) > 2 and {type(config) for config in configs} == {TransposeConfig}
+    assert printed_by(ANOTHER_FIRST) == "Other True TransposeConfig\n"

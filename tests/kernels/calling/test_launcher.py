@@ -130,12 +130,18 @@ DEVICE = 7
 
 
 @pytest.fixture
-def launches(monkeypatch):
-    """Launches a kernel as users' calls do, on a GPU that is not there; what was read of Triton, what was launched."""
-    driver = Driver()
-    monkeypatch.setattr(drivers, "_active", driver)
+def driver(monkeypatch):
+    """The driver of a GPU that is not there, which Triton and torch take for the only one."""
+    made = Driver()
+    monkeypatch.setattr(drivers, "_active", made)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    return made
+
+
+@pytest.fixture
+def launches(driver, monkeypatch):
+    """Launches a kernel as users' calls do, on a GPU that is not there; what was read of Triton, what was launched."""
     x, y, others = torch.zeros(64), torch.zeros(64), (torch.ones(64), torch.ones(64))
 
     def launch(gone=()):
@@ -242,20 +248,22 @@ def test_a_workspace_is_new_at_each_launch_and_serves_all_kernels():
     assert (first[1].numel(), first[1].dtype) == (64, torch.float32)
 
 
-def test_bound_launches_get_the_pointers_and_that_of_the_workspace():
-    kernel, x, y, workspace = Recorder(), torch.zeros(2), torch.zeros(2), torch.zeros(64)
-    prepared = launcher.BoundLaunch([KernelCall(kernel, (1,), (x, y, workspace), {})], [x, y, workspace], 64, None)
-    found = []
-    prepared._launches, prepared._one_device, prepared._stream_of = (
-        [lambda *bound: found.append(bound)],
-        True,
-        lambda _: 7,
-    )
+@triton.jit
+def _sum_kernel(x_ptr, y_ptr, workspace_ptr):
+    tl.store(workspace_ptr, tl.load(x_ptr) + tl.load(y_ptr))
+
+
+def test_bound_launches_get_the_pointers_and_that_of_the_workspace(driver):
+    x, y, workspace = torch.zeros(2), torch.zeros(2), torch.zeros(64)
+    call = KernelCall(_sum_kernel, (1,), (x, y, workspace), {})
+    prepared = launcher.BoundLaunch([call], [x, y, workspace], 64, DEVICE)
+    assert prepared.is_fast
+    driver.launched.clear()
     prepared(x, y)
     prepared.at((16, None), x, None)
-    (_, (*given, first)), last = found
-    assert given == [x.data_ptr(), y.data_ptr()] and first
-    assert last[0] == 7 and last[1][:2] == (16, None) and len(last[1]) == 3 and not kernel.launches
+    (_, _, _, (*given, first)), (_, stream, _, (*last, _)) = driver.launched
+    assert given == [x.data_ptr(), y.data_ptr()] and first not in (0, *given)
+    assert stream == 10 * DEVICE and last == [16, None]
 
 
 def test_a_tensor_behind_a_number_is_refused():
@@ -266,7 +274,6 @@ def test_a_tensor_behind_a_number_is_refused():
 
 def test_launches_are_forgotten_with_the_table_and_when_there_are_too_many(monkeypatch):
     monkeypatch.setattr(dispatch, "MOST_KEPT", 3)
-    monkeypatch.setattr(dispatch, "_caches", [])
     cache = dispatch.Cache()
     for number in range(5):
         assert cache.keep(number, str(number)) == str(number)

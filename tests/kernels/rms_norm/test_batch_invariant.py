@@ -20,6 +20,7 @@ from normtune.kernels.problem import AXES, MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.loaded import LoadedTable
+from normtune.kernels.tablefile.locate import selection_of
 from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.kernels.target import TARGETS
 
@@ -177,16 +178,17 @@ def of_tree(monkeypatch):
         name = Key.parse("rms_norm_backward:batch_invariant", "bfloat16")
         box = Box.of(rows=(1, 262144), hidden=(64, 16384))
         table = LoadedTable(locate.SHIPPED, SimpleNamespace(), {name: tree}, {name: box}, AXES)
-        answer_from(locate.selection_of(table), monkeypatch)
+        answer_from(selection_of(table), monkeypatch)
 
-    return use
+    yield use
+    normtune.use_table()
 
 
 def answer_from(tables, monkeypatch):
-    """Let these tables be those of every device."""
-    monkeypatch.setattr(dispatch, "_table_of", lambda device, target: tables)
-    monkeypatch.setattr(dispatch, "_lookups", {})
-    dispatch.forget_launches()
+    """Let these tables be those of every device, until `use_table` chooses again."""
+    monkeypatch.setattr(locate, "selection_of", lambda *arguments: tables)
+    monkeypatch.setattr(locate, "select", lambda *arguments: tables)
+    normtune.use_table(locate.SHIPPED / "nvidia_h200.py")
 
 
 def launches(hidden, target=H200):
@@ -223,7 +225,7 @@ def test_a_row_has_the_same_order_of_its_sum_whichever_table_answers(monkeypatch
     few = table(RMSNormConfig("row", 1, 8, 1, 0, "columns", 16), 32)
     for warps, finishes in ((8, ["columns", "dependent", "dependent"]), (4, ["dependent"] * 3)):
         many = table(RMSNormConfig("persistent", 1, warps, 3, 2, "dependent"), 262144)
-        answer_from(locate.selection_of(few, "", locate.selection_of(many)), monkeypatch)
+        answer_from(selection_of(few, "", selection_of(many)), monkeypatch)
         found = launches(4096)  # at 64 rows, twice those of the first table, at 5000 and at all
         assert [launch.finish for launch in found] == finishes
         assert len({launch.row_sum for launch in found}) == 1

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ import sysconfig
 import threading
 import tomllib
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from normtune.kernels.tablefile import locate
 from normtune.results.database.store import Store
 from normtune.results.records import Device, Measurement, Run
 from normtune.tests.commands import PATIENCE, python
-from normtune.tuner.doctor import checks
+from normtune.tuner.doctor import checks, data
 from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine, examined
 from normtune.tuner.doctor.command import lines
 from normtune.tuner.machine.packages import PACKAGES
@@ -96,7 +97,7 @@ def test_libraries_and_the_store_are_loaded_beside_each_other_and_torch_after_th
         **{"smi_facts": SMI, "torch_facts": TORCH},
     }
     together, read, answered = threading.Barrier(3, timeout=PATIENCE), threading.Event(), list[str]()
-    examine_store = checks._of_store
+    examine_store = data.store
 
     def ask(facts_of: Callable[[], object]) -> dict[str, object]:
         if facts_of is torch_facts:
@@ -106,14 +107,13 @@ def test_libraries_and_the_store_are_loaded_beside_each_other_and_torch_after_th
         answered.append(facts_of.__name__)
         return facts[facts_of.__name__]
 
-    def of_store(machine: Machine) -> list[Finding]:
+    def of_store(machine: Machine) -> Iterable[Finding]:
         read.set()
         return examine_store(machine)
 
     monkeypatch.setattr(checks, "ask", ask)
-    monkeypatch.setattr(checks, "_of_store", of_store)
+    monkeypatch.setattr(data, "store", of_store)
     found = checks.doctor()
-    monkeypatch.setattr(checks, "_of_store", examine_store)
     assert found == examined(machine)
     assert sorted(answered) == sorted(facts) and answered.index("smi_facts") < answered.index("torch_facts")
 
@@ -325,10 +325,13 @@ def test_the_installed_tables_are_listed_with_their_paths(machine: Machine, plac
 
 
 def test_a_check_that_fails_is_a_finding_and_the_others_go_on(machine: Machine, monkeypatch) -> None:
-    monkeypatch.setattr(checks, "_CHECKS", (("gpu", lambda machine: 1 / 0), *checks._CHECKS))
+    def divide() -> str:
+        return str(1 / 0)
+
+    monkeypatch.setattr(platform, "python_version", divide)
     first, *others = examined(machine)
     assert first == Finding(
-        PROBLEM, "gpu", "cannot be checked (ZeroDivisionError: division by zero)", "report it with these lines"
+        PROBLEM, "python", "cannot be checked (ZeroDivisionError: division by zero)", "report it with these lines"
     )
     assert len(others) > 8
 

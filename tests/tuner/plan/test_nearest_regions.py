@@ -1,5 +1,6 @@
 """The portfolio: configs of the nearest regions of other GPUs' tables, legal, few, filled up where tables have none."""
 
+import shutil
 from itertools import pairwise
 
 import pytest
@@ -18,6 +19,7 @@ from normtune.tuner.plan.portfolio import CONFIGS, Region, nearest, portfolio
 
 TARGET = TARGETS["sm_90"]
 FORWARD = operator("rms_norm_forward")
+H200 = locate.SHIPPED / "nvidia_h200.py"
 FEW, SOME, MANY, WIDE = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8))
 REGIONS = [
     Region(WIDE, Box.of(rows=(1, 1 << 20), hidden=(4097, 32768)), 132),
@@ -49,7 +51,7 @@ def test_an_illegal_config_gives_way_to_the_next():
 
 @pytest.mark.parametrize("name", ["rms_norm_forward", "rms_norm_backward"])
 def test_on_the_gpu_of_a_table_its_answers_are_tried(name):
-    spec, table = operator(name), locate.load(locate.SHIPPED / "nvidia_h200.py")
+    spec, table = operator(name), locate.load(H200)
     tree = table.trees[Key.of(name, "", "bfloat16")]
     for shape in shapes("quick"):
         answer = spec.read_config(choose(tree, shape).to_json())
@@ -77,9 +79,19 @@ def test_the_plan_counts_the_configs_of_the_default_space_that_it_leaves_out():
     assert few.cells() < 0.8 * every.cells()
 
 
-def test_without_tables_the_default_space_is_tried_evenly(monkeypatch):
-    monkeypatch.setattr(module, "_tables", list)
-    monkeypatch.setattr(module, "_regions", module._regions.__wrapped__)
+@pytest.fixture
+def shipped(tmp_path, monkeypatch):
+    """The folder of shipped tables, which is empty."""
+    monkeypatch.setattr(locate, "SHIPPED", tmp_path)
+    caches = module._tables, module._regions
+    for cache in caches:
+        cache.cache_clear()
+    yield tmp_path
+    for cache in caches:
+        cache.cache_clear()
+
+
+def test_without_tables_the_default_space_is_tried_evenly(shipped):
     wanted = [FORWARD.problem(4096, 4096, "bfloat16")]
     (few,), (default,) = (plan(wanted, space, TARGET).tasks for space in ("portfolio", "default"))
     places = [default.candidates.index(candidate) for candidate in few.candidates]
@@ -88,8 +100,9 @@ def test_without_tables_the_default_space_is_tried_evenly(monkeypatch):
     assert max(steps) - min(steps) <= 1
 
 
-def test_a_table_with_few_configs_leaves_room_for_those_of_the_default_space(monkeypatch):
-    monkeypatch.setattr(module, "_regions", lambda key, whole: REGIONS)
+def test_a_table_with_few_configs_leaves_room_for_those_of_the_default_space(shipped, monkeypatch):
+    shutil.copy(H200, shipped)
+    monkeypatch.setattr(module, "regions", lambda tree, whole: [(one.config, one.box) for one in REGIONS])
     wanted = [FORWARD.problem(4096, 2048, "bfloat16")]
     (task,) = plan(wanted, "portfolio", TARGET).tasks
     launches = {one.launch for one in task.candidates}
