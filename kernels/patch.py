@@ -11,7 +11,6 @@ import inspect
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from textwrap import dedent
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -61,8 +60,9 @@ _DTYPES = frozenset({torch.bfloat16, torch.float16, torch.float32})
 _WRAPPERS = {"BaseTunerLayer", "FSDPModule", "FullyShardedDataParallel", "ModulesToSaveWrapper"}
 # What compilers see depends on sizes alone, in all castings.
 _OPERATION = CALLS["gemma"].operation
-# By the class that replaces it.
-_originals: dict[type, type[torch.nn.Module]] = {}
+# The classes that replace others, and the others by these.
+_replacements: dict[type[torch.nn.Module], type[torch.nn.Module]] = {}
+_originals: dict[type[torch.nn.Module], type[torch.nn.Module]] = {}
 
 
 @dataclass(frozen=True)
@@ -247,14 +247,13 @@ def _formula_of(kind: type) -> Formula | None:
     return FORMULAS.get(digest_of(kind))
 
 
-@cache
 def _patched(kind: type[torch.nn.Module]) -> type[torch.nn.Module]:
-    """The class that replaces a known one."""
-    formula = FORMULAS[digest_of(kind)]
-    members = {"__module__": kind.__module__, "forward": _forward_of(kind, formula)}
-    replacement = type(f"Normtune{kind.__name__}", (_Patched, kind), members)
-    _originals[replacement] = kind
-    return replacement
+    """The class that replaces a known one, always the same."""
+    if kind not in _replacements:
+        members = {"__module__": kind.__module__, "forward": _forward_of(kind, FORMULAS[digest_of(kind)])}
+        replacement = type(f"Normtune{kind.__name__}", (_Patched, kind), members)
+        _replacements[kind], _originals[replacement] = replacement, kind
+    return _replacements[kind]
 
 
 def _blank(kind: type[torch.nn.Module]) -> torch.nn.Module:

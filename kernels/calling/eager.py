@@ -20,13 +20,11 @@ from normtune.kernels.calling.launcher import BoundLaunch
 from normtune.kernels.calling.layout import (
     as_rows,
     check_invariant,
-    columns_of,
-    grouped_rows,
+    copies_of,
     has_memory,
     is_uncopied,
+    laid_out,
     new_like,
-    readable,
-    rows_of,
     takes_kernels,
     traits,
 )
@@ -166,12 +164,12 @@ def new_forward(
         for name, like in zip(operation.outputs, plan.likes, strict=True)
     }
     if x.numel():
-        launched = _inputs(operation, inputs, x, batch_invariant)
+        launched = laid_out(operation, inputs, x, batch_invariant)
         views = {name: as_rows(tensor) for name, tensor in outputs.items()}
         for name, source in operation.in_place.items() if is_in_place else ():
-            if is_uncopied({source: inputs[source]}, launched):
+            if is_uncopied(inputs[source], launched[source]):
                 outputs[name], views[name] = inputs[source], launched[source]
-        copies = None if key is None else _copies(operation, inputs, launched, batch_invariant or bool(plan.spans))
+        copies = None if key is None else copies_of(operation, inputs, launched, batch_invariant or bool(plan.spans))
         generation = operation.plans.generation
         launch = _forward_launch(plan, {**launched, **views}, is_saving, is_in_place, is_shared=copies is None)
         if copies is not None:
@@ -179,7 +177,7 @@ def new_forward(
             operation.plans.keep(key, plan, generation)
         launch(*launched.values(), *views.values())
         for name in operation.written:
-            if not is_uncopied({name: inputs[name]}, launched):
+            if not is_uncopied(inputs[name], launched[name]):
                 inputs[name].copy_(launched[name].view(inputs[name].shape))  # type: ignore[union-attr]
     return (*(_copied_in_place(operation, outputs, inputs) if is_in_place else outputs).values(), plan)
 
@@ -222,7 +220,7 @@ def new_backward(
     if is_batched or not takes_kernels(operation, x):
         computed = _backward_by_formula(by_name, plan)
         return tuple(computed[name] if is_wanted[name] else None for name in operation.gradients)
-    launched = _inputs(operation, by_name, x, plan.batch_invariant) if x.numel() else by_name
+    launched = laid_out(operation, by_name, x, plan.batch_invariant) if x.numel() else by_name
     likes = {
         name: by_name[operation.like_of(name)] if operation.axes[name] == ROWS_HIDDEN else launched[name[1:]]
         for name in operation.gradients
@@ -244,7 +242,7 @@ def new_backward(
             gradients[first] = new_like(likes[first])
             every[first] = as_rows(gradients[first])
         if key is not None and plan.launch is not None and needs_rows:
-            copies = _copies(operation, by_name, launched, plan.batch_invariant)
+            copies = copies_of(operation, by_name, launched, plan.batch_invariant)
             if copies is not None:
                 plan.backward[needs_columns] = key, launch, copies
         launch(*every.values())
@@ -255,28 +253,6 @@ def new_backward(
             gradient = gradient if x.numel() else gradient.zero_()
             gradients[name] = gradient.to(by_name[name[1:]].dtype)  # type: ignore[union-attr]
     return tuple(gradient if is_wanted[name] else None for name, gradient in gradients.items())
-
-
-def _copies(
-    operation: Operation,
-    given: Mapping[str, Tensor | None],
-    launched: Mapping[str, Tensor | None],
-    must_match: bool,
-) -> tuple[int, ...] | None:
-    """The indices of tensors that were copied for their strides alone; None if others differ, or any if `must_match`.
-
-    Tensors of groups share a layout, so that whether one is copied depends on the others.
-    """
-    copies = []
-    for index, (name, tensor) in enumerate(given.items()):
-        if is_uncopied({name: tensor}, launched):
-            continue
-        copy = launched[name]
-        is_strided = tensor is not None and not tensor.is_contiguous() and copy is not None
-        if must_match or operation.is_grouped or not is_strided or tensor.dtype != copy.dtype:  # type: ignore[union-attr]
-            return None
-        copies.append(index)
-    return tuple(copies)
 
 
 def _copied_in_place(
@@ -313,30 +289,6 @@ def new_factors(x: Tensor, plan: CallPlan, dtype: torch.dtype = torch.float32) -
 def is_marked(factors: Tensor) -> bool:
     """Whether a forward in the batch-invariant mode made these factors; copies of them lack the mark."""
     return factors.storage_offset() == _MARK
-
-
-def _inputs(
-    operation: Operation, tensors: Mapping[str, Tensor | None], x: Tensor, batch_invariant: bool
-) -> dict[str, Tensor | None]:
-    """The tensors in the layout of the kernels; a missing one is replaced by ones."""
-    if operation.layout:
-        return operation.layout(tensors, batch_invariant)
-    converted: dict[str, Tensor | None] = {}
-    if operation.is_grouped:
-        converted = dict.fromkeys(tensors) | grouped_rows(operation, tensors, batch_invariant)
-    for name, tensor in tensors.items():
-        axes = operation.axes[name]
-        if tensor is None:
-            converted[name] = x.new_ones(x.shape[-1])
-        elif axes == HIDDEN:
-            converted[name] = columns_of(name, tensor, x)
-        elif axes == ROWS_HIDDEN:
-            converted[name] = converted.get(name) if operation.is_grouped else rows_of(name, tensor, batch_invariant)
-        elif axes == ROWS:
-            converted[name] = tensor.reshape(-1).to(torch.float32).contiguous()
-        else:
-            converted[name] = readable(name, tensor)
-    return converted
 
 
 def _forward_launch(

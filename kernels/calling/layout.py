@@ -19,7 +19,7 @@ from normtune.kernels.calling.arguments import is_for_kernels, shown
 from normtune.kernels.calling.batch_invariant import settled
 from normtune.kernels.calling.dispatch import target_of
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.problem import HIDDEN, ROWS_HIDDEN
+from normtune.kernels.problem import HIDDEN, ROWS, ROWS_HIDDEN
 
 # Interpreted kernels read the memory of CPUs.
 INTERPRETED: bool = triton.knobs.runtime.interpret
@@ -50,12 +50,34 @@ def check_invariant(name: str, x: Tensor, kernels_take: str) -> None:
         raise ValueError(f"{name} is {shown(x)}: the batch-invariant mode has {kernels_take}")
 
 
-def is_uncopied(given: Mapping[str, Tensor | None], launched: Mapping[str, Tensor | None]) -> bool:
-    """Whether each launched tensor is the caller's memory, not a copy or the ones that replace a missing tensor."""
-    return all(
-        launched[name] is tensor or (tensor is not None and tensor.data_ptr() == launched[name].data_ptr())  # type: ignore[union-attr]
-        for name, tensor in given.items()
-    )
+def is_uncopied(tensor: Tensor | None, launched: Tensor | None) -> bool:
+    """Whether a launched tensor is the caller's memory, not a copy or the ones that replace a missing tensor."""
+    if tensor is None or launched is None:
+        return launched is tensor
+    return launched.data_ptr() == tensor.data_ptr()
+
+
+def copies_of(
+    operation: Operation,
+    given: Mapping[str, Tensor | None],
+    launched: Mapping[str, Tensor | None],
+    must_match: bool,
+) -> tuple[int, ...] | None:
+    """The indices of tensors that were copied for their strides alone; None if others differ, or any if `must_match`.
+
+    Tensors of groups share a layout, so that whether one is copied depends on the others.
+    """
+    copies = []
+    for index, (name, tensor) in enumerate(given.items()):
+        copy = launched[name]
+        if is_uncopied(tensor, copy):
+            continue
+        if must_match or operation.is_grouped or tensor is None or copy is None:
+            return None
+        if tensor.is_contiguous() or tensor.dtype != copy.dtype:
+            return None
+        copies.append(index)
+    return tuple(copies)
 
 
 @overload
@@ -81,6 +103,30 @@ def traits(tensor: Tensor | None) -> Any:
     if tensor is None:
         return None
     return tensor.stride(), tensor.dtype, tensor.get_device(), tensor.data_ptr() & POINTER_MASK
+
+
+def laid_out(
+    operation: Operation, tensors: Mapping[str, Tensor | None], x: Tensor, batch_invariant: bool
+) -> dict[str, Tensor | None]:
+    """The tensors in the layout of the kernels; a missing one is replaced by ones."""
+    if operation.layout:
+        return operation.layout(tensors, batch_invariant)
+    converted: dict[str, Tensor | None] = {}
+    if operation.is_grouped:
+        converted = dict.fromkeys(tensors) | grouped_rows(operation, tensors, batch_invariant)
+    for name, tensor in tensors.items():
+        axes = operation.axes[name]
+        if tensor is None:
+            converted[name] = x.new_ones(x.shape[-1])
+        elif axes == HIDDEN:
+            converted[name] = columns_of(name, tensor, x)
+        elif axes == ROWS_HIDDEN:
+            converted[name] = converted.get(name) if operation.is_grouped else rows_of(name, tensor, batch_invariant)
+        elif axes == ROWS:
+            converted[name] = tensor.reshape(-1).to(torch.float32).contiguous()
+        else:
+            converted[name] = readable(name, tensor)
+    return converted
 
 
 def rows_of(name: str, tensor: Tensor, batch_invariant: bool) -> Tensor:

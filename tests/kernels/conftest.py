@@ -1,12 +1,15 @@
-"""Tables whose functions use rows in one mode only; loops and casts that the interpreter runs as a kernel does."""
+"""Tables whose functions use rows in one mode only; loops and casts as of a kernel; a process that compiled nothing."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from normtune import use, use_batch_invariant
 from normtune.heuristics.writing.entries import table_text
+from normtune.kernels.calling import batch_invariant
 from normtune.kernels.problem import AXES, MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
@@ -116,3 +119,13 @@ def write_table(tmp_path: Path) -> Callable[[bool], Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def initial_state(monkeypatch):
+    """A process that compiled nothing, and had no setting of the compiled way or of the batch-invariant mode."""
+    monkeypatch.setattr(batch_invariant, "_was_on", False)
+    torch._dynamo.reset()
+    yield
+    use()
+    use_batch_invariant(None)

@@ -316,12 +316,12 @@ def graph_of(norm, *inputs, **named):
         graphs.append([str(node.target) for node in module.graph.nodes if node.op != "placeholder"])
         return module
 
-    torch._dynamo.reset()
     torch.compile(norm, backend=backend, fullgraph=True)(*inputs, **named)
     (graph,) = graphs
     return graph
 
 
+@pytest.mark.usefixtures("initial_state")
 @pytest.mark.parametrize("name", [*FORMS, "torch"])
 def test_a_compiler_sees_the_formula_of_the_class_unless_kernels_are_pinned(name, classes):
     norm = (torch.nn.RMSNorm if name == "torch" else getattr(classes(text_of(name)), name))(HIDDEN).bfloat16()
@@ -329,13 +329,11 @@ def test_a_compiler_sees_the_formula_of_the_class_unless_kernels_are_pinned(name
     assert "normtune" not in str(expected)
     normtune.patch(norm)
     assert graph_of(norm, rows()) == expected
-    try:
-        normtune.use(compiled="kernel")
-        assert "normtune" in str(graph_of(norm, rows()))
-    finally:
-        normtune.use()
+    normtune.use(compiled="kernel")
+    assert "normtune" in str(graph_of(norm, rows()))
 
 
+@pytest.mark.usefixtures("initial_state")
 def test_a_compiled_call_may_name_its_argument(classes):
     norm = classes(text_of("LlamaRMSNorm")).LlamaRMSNorm(HIDDEN)
     expected = graph_of(norm, hidden_states=rows(torch.float32))

@@ -6,7 +6,6 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition as PARTITION
 
 import normtune
-from normtune.kernels.calling import batch_invariant as mode
 
 CALLS = {
     "rms_norm": lambda x, z, w: normtune.rms_norm(x, w),
@@ -16,13 +15,7 @@ CALLS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _initial_state(monkeypatch):
-    monkeypatch.setattr(mode, "_was_on", False)
-    torch._dynamo.reset()
-    yield
-    normtune.use()
-    normtune.use_batch_invariant(None)
+pytestmark = pytest.mark.usefixtures("initial_state")
 
 
 @pytest.fixture
