@@ -31,7 +31,7 @@ from normtune.results.terminal import announced, say
 from normtune.tuner.checking.command import check
 from normtune.tuner.doctor.command import doctor
 from normtune.tuner.inspection.command import inspect
-from normtune.tuner.sweep.command import sweep
+from normtune.tuner.sweep.command import compile_, sweep
 
 INTERRUPTED = (
     "normtune: interrupted. Measurements and binaries are kept; a sweep goes on from there by the same command."
@@ -158,7 +158,7 @@ def normtune(
 def _register(command: Callable[..., None], doing: str, example: str) -> None:
     """Add a command, with what it does while it prints nothing, and an example for its help."""
 
-    @app.command(command.__name__, epilog=f"Example: normtune {example}")
+    @app.command(command.__name__.rstrip("_"), epilog=f"Example: normtune {example}")
     @wraps(command)
     def called(**arguments: Any) -> None:
         with nullcontext() if arguments.get("quiet") or arguments.get("as_json") else announced(doing):
@@ -166,6 +166,7 @@ def _register(command: Callable[..., None], doing: str, example: str) -> None:
 
 
 _register(sweep, "planning, a few seconds", "sweep --device replay:nvidia-h200")
+_register(compile_, "planning, a few seconds", "compile sm_90 binaries --operator rms_norm_forward")
 _register(fit, "reading the measurements", "fit --out heuristics.py --evidence h200.parquet")
 _register(check, "reading the table", "check heuristics.py")
 _register(show, "reading the measurements", "show --recording nvidia-h200 --operator rms_norm_forward")

@@ -41,16 +41,19 @@ RayOption = Annotated[
     str | None,
     typer.Option("--ray", metavar="ADDRESS", help="Fit on the CPUs of a Ray cluster: auto, HOST:PORT or local."),
 ]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only errors.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 def with_options(options: type[Any], before: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator: a command gets the fields of a dataclass that it does not declare itself, before a parameter."""
+    """Decorator: a command gets the options of a dataclass that it does not declare itself, before a parameter."""
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         *parameters, _ = inspect.signature(command).parameters.values()
         names = [parameter.name for parameter in parameters]
-        declared = [field for field in fields(options) if parameter_of(field) not in names]
+        declared = [
+            field for field in fields(options) if field.metadata["option"].help and parameter_of(field) not in names
+        ]
         # Options with `before` come last, because it may name another option.
         for field in sorted(declared, key=lambda field: field.metadata["option"].before != ""):
             place = names.index(field.metadata["option"].before or before)

@@ -31,7 +31,7 @@ class Option(NamedTuple):
     """An option, declared with its field.
 
     Attributes:
-        help: text for `--help`.
+        help: text for `--help`; empty for a keyword of the Python function alone.
         metavar: placeholder of its value there, unless it is a flag.
         name: as a parameter of the command; empty for the name of the field.
         before: the parameter that `--help` lists next; empty for the default of the command.
@@ -51,6 +51,11 @@ class Option(NamedTuple):
 def option(*about: Any, default: object = None, **named: Any) -> Any:
     """A field with a default, a tuple if the option is repeated; other arguments as in `Option`."""
     return field(default=default, metadata={"option": Option(*about, **named)})
+
+
+def keyword(doc: str, default: object = None) -> Any:
+    """A field that only the Python function has, and not the command."""
+    return option("", doc=doc, default=default)
 
 
 def option_of(options: type[Any], name: str, **changed: Any) -> Any:

@@ -157,7 +157,7 @@ def _missing(comparison: Difference, markdown: bool) -> Iterator[str]:
             alone = ""
             if loss and loss.bound is not None:
                 alone = f"; it loses {percent(loss.plain)} where it has, with estimates {percent(loss.bound)} at most"
-            hint = "; a sweep with --space full times most of what other libraries launch" if untimed else ""
+            hint = "; a sweep with the space full times most of what other libraries launch" if untimed else ""
             yield f"{'- ' * markdown}{sign} has {' and '.join(gaps)} of {len(comparison.pairs)} shapes{alone}{hint}"
         note = _partly_timed([comparison.tuned(which)], which, markdown)
         if note:

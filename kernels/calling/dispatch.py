@@ -278,7 +278,7 @@ def _find(device: int, target: Target) -> TableSelection | None:
     if not selection.exact:
         warnings.warn(
             f"normtune has no table for {plain_name(name)} ({target.name}, {target.sms} SMs) and uses "
-            f"{selection.source}: `normtune sweep --effort portfolio && normtune fit --install` on this GPU makes its "
+            f"{selection.source}: `normtune sweep --effort quick && normtune fit --install` on this GPU makes its "
             "own in a minute",
             stacklevel=5,
         )

@@ -39,7 +39,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> int:
 
 @pytest.mark.parametrize(
     ("failure", "code"),
-    [(NormtuneError("the disk is full: free some"), 1), (UsageError("--grid is 'x': expected default"), 2)],
+    [(NormtuneError("the disk is full: free some"), 1), (UsageError("--rows is 'x': expected integers"), 2)],
 )
 def test_expected_errors_are_one_line_on_stderr(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failure: NormtuneError, code: int
@@ -82,7 +82,7 @@ def test_what_the_system_has_no_more_of_is_one_line(
 def test_a_sweep_with_too_few_files_is_one_line(tmp_path: Path, files: int) -> None:
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))"
     code = f"{limit}; from normtune import cli; cli.main()"
-    command = ["sweep", "--effort", "portfolio", "--device", "replay:nvidia-h200", "--quiet"]
+    command = ["sweep", "--effort", "quick", "--device", "replay:nvidia-h200", "--quiet"]
     done = python("-P", "-c", code, *command, cwd=tmp_path)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
@@ -100,7 +100,7 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch)
         ([], 2, "Commands:"),
         (["--help"], 0, "normtune sweep && normtune fit"),
         (["swep"], 2, "Did you mean 'sweep'"),
-        (["sweep", "--grit", "default"], 2, "--grit"),
+        (["sweep", "--devise", "cuda:0"], 2, "--devise"),
         (["fit", "--leaves", "many"], 2, "--leaves"),
         (["check"], 2, "Missing argument"),
         (["data"], 2, "export"),

@@ -48,7 +48,6 @@ def test_numbers_keep_their_type(text: str, value: float) -> None:
         ("fit", "--tie", "1_0"),
         ("fit", "t.csv", "--name", "A", "--target", "sm_90", "--sms", "1_32"),
         ("show", "--limit", "1_0"),
-        ("sweep", "--seed", "1_0"),
         ("sweep", "--rows", "1_024"),
         ("sweep", "--rows", "\N{FULLWIDTH DIGIT ONE}"),
         ("sweep", "--budget", "\N{FULLWIDTH DIGIT ONE}s"),

@@ -134,7 +134,7 @@ def tables(machine: Machine) -> Iterable[Finding]:
         if exact:
             yield Finding(OK, "table", f"cuda:{index} uses {source}")
         else:
-            advice = "`normtune sweep --effort portfolio && normtune fit --install` makes its own in a minute"
+            advice = "`normtune sweep --effort quick && normtune fit --install` makes its own in a minute"
             yield Finding(WARNING, "table", f"cuda:{index} uses {source}, as there is no table for it", advice)
     if gpus:
         return

@@ -208,7 +208,7 @@ def test_it_reads_as_text_and_as_markdown(matrix: TimingMatrix) -> None:
         "  rms_norm_forward bfloat16  3 of 4  3.39 %   10.5 %  14.26 %  35.0 %  10.5 %  0.47",
     ]
     lines = list(difference_lines(found, 80, L2, False))
-    note = "a sweep with --space full times most of what other libraries launch"
+    note = "a sweep with the space full times most of what other libraries launch"
     assert lines[: lines.index("Where liger_1238 loses most:")] == [
         "rms_norm_forward bfloat16: other launches at 1 of 4 shapes",
         "",
