@@ -25,6 +25,7 @@ from normtune.heuristics.commands.fit import fit
 from normtune.heuristics.commands.lookup import lookup
 from normtune.heuristics.commands.report import plot, report
 from normtune.heuristics.commands.show import show
+from normtune.heuristics.commands.table import app as table_app
 from normtune.kernels.arguments import typed
 from normtune.results.commands import app as data_app
 from normtune.results.terminal import announced, say
@@ -169,7 +170,7 @@ _register(sweep, "planning, a few seconds", "sweep --device replay:nvidia-h200")
 _register(compile_, "planning, a few seconds", "compile sm_90 binaries --operator rms_norm_forward")
 _register(fit, "reading the measurements", "fit --out heuristics.py --evidence h200.parquet")
 _register(check, "reading the table", "check heuristics.py")
-_register(show, "reading the measurements", "show --recording nvidia-h200 --operator rms_norm_forward")
+_register(show, "reading the measurements", "show --store nvidia-h200 --operator rms_norm_forward")
 _register(diff, "reading the measurements", "diff heuristics.py liger")
 _register(report, "reading the measurements", "report nvidia-h200")
 _register(
@@ -178,6 +179,7 @@ _register(
 _register(lookup, "reading the table", "lookup nvidia-h200 rms_norm_forward bfloat16 rows=4096 hidden=1024")
 _register(inspect, "recording, interpreting and compiling, some seconds", "inspect examples/softmax.py")
 _register(doctor, "looking at this machine, a few seconds", "doctor")
+app.add_typer(table_app, name="table")
 app.add_typer(data_app, name="data")
 
 

@@ -94,17 +94,6 @@ def parse_number(kind: type[int] | type[float], flag: str, text: str) -> int | f
     return value
 
 
-def parse_percent(name: str, text: str) -> float:
-    """The number of `0.2%` or `0.2`.
-
-    Raises:
-        UsageError: the text is not a number.
-    """
-    if not re.fullmatch(r"\d+(\.\d+)?%?", text.strip(), re.ASCII):
-        raise UsageError(f"--{name} is {text!r}: expected percent, as 0.2%")
-    return float(text.strip().rstrip("%"))
-
-
 def keywords_of(options: Callable[P, Options]) -> Callable[[Callable[[Options], Result]], Callable[P, Result]]:
     """Decorator: a function of a dataclass becomes one of its fields, with their types, defaults and docstrings.
 

@@ -304,7 +304,7 @@ def _in_table(selection: TableSelection | None, batch_invariant: bool = False) -
             is_warned = True
             warnings.warn(
                 f"{selection.source or 'the table'} has no batch-invariant function of {problem.key}: the "
-                "default config serves, which may be slow; --batch-invariant of `normtune fit` adds them to a table",
+                "default config serves, which may be slow; `normtune.fit(batch_invariant=True)` adds them to a table",
                 stacklevel=4,
             )
         _, rows, hidden = problem

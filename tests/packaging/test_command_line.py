@@ -173,7 +173,7 @@ def test_a_process_that_a_command_starts_tells_of_no_interrupt() -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_table_is_there_though_nobody_reads_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fit = ["fit", "--recording", "nvidia-h200", "--operator", "rms_norm_forward", "--leaves", "3"]
+    fit = ["fit", "--store", "nvidia-h200", "--operator", "rms_norm_forward", "--leaves", "3"]
     monkeypatch.chdir(tmp_path)
     code, told = unread("-u", "-m", "normtune", *fit, "--out", "table.py", "--evidence", "data.parquet")
     assert code == 141
@@ -195,7 +195,7 @@ def test_help_is_short_to_ask_for_and_has_an_example_that_is_a_call(name: str) -
 
 def test_operators_may_be_loaded_anywhere(operators_forgotten: None) -> None:
     file = Path(__file__).parents[2] / "examples" / "softmax.py"
-    words = ["show", "--recording", "nvidia-h200", "--regime", "hot"]
+    words = ["show", "--store", "nvidia-h200", "--dtype", "hot"]
     for place in range(len(words) + 1):
         for load in (["--load", file], [f"--load={file}"]):
             done = main(*words[:place], *load, *words[place:])

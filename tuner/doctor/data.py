@@ -55,7 +55,7 @@ def store(machine: Machine) -> Iterable[Finding]:
         return
     yield from _content(name, option, tallies, same_code)
     if damage:
-        export = f"`normtune data export --regime all --out FILE.parquet{option}`"
+        export = f"`normtune data export --out FILE.parquet{option}`"
         advice = f"`normtune sweep{option}` measures those of its grid again, {export} writes all others"
         yield Finding(WARNING, "store", damage, advice)
     if ahead:

@@ -216,7 +216,9 @@ def _fit(summary: Summary) -> str:
     """The command that fits a table to the measurements of a sweep."""
     files = "".join(f" --load {shlex.quote(os.path.relpath(file))}" for file in loaded())
     regime = summary.phases.protocol.get("regime") if summary.phases else None
-    return f"normtune{files} fit{summary.store}{f' --regime {regime}' if regime in _REGIMES else ''}"
+    if regime in _REGIMES:
+        return f'normtune.fit(..., regime="{regime}")'
+    return f"normtune{files} fit{summary.store}"
 
 
 def plain_plan(outlook: Outlook) -> dict[str, Any]:

@@ -314,7 +314,7 @@ def test_two_tables_of_a_store(store: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["liger_1238", "triton.autotune"])
 def test_a_rule_and_the_shipped_table_on_the_shipped_recording(rule: str) -> None:
-    words = ("--recording", "nvidia-h200", "--operator", "rms_norm_forward:no_rstd", "--dtype", "bfloat16")
+    words = ("--store", "nvidia-h200", "--operator", "rms_norm_forward:no_rstd", "--dtype", "bfloat16")
     lines = (output := succeed("diff", "nvidia-h200", rule, *words, "--details")).splitlines()
     assert lines[0] == f"NVIDIA H200, sm_90, 132 SMs: A is nvidia-h200, B is {rule}"
     found = re.search(r"^  rms_norm_forward:no_rstd bfloat16 +(\d+) of 302 (.*)", output, re.MULTILINE)
@@ -346,15 +346,11 @@ def test_what_is_neither_a_rule_nor_a_table_is_refused_before_anything_is_read(s
     Path("other.py").write_text("print('harm')\n")
     assert "other.py" in refused("diff", "other.py", "liger", "--store", store)
     assert refused("diff", ".", "liger", "--store", store).startswith("table . is no regular file")
-    assert "both given" in refused("diff", "liger", "quack", "--store", store, "--recording", "nvidia-h200")
 
 
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        ("--regime", "hot", "'hot'"),
-        ("--regime", "warm", "but of cold"),
-        ("--weights", "none.csv", "none.csv"),
         ("--operator", "other", "--operator is 'other'"),
     ],
 )

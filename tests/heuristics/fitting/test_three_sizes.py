@@ -182,7 +182,7 @@ def test_a_fit_beside_the_table_that_it_replaces_compares_all_three_sizes(frame,
 def test_views_show_a_map_of_two_sizes_for_each_of_the_third(frame, tmp_path) -> None:
     path, times = tmp_path / "table.py", tmp_path / "times.parquet"
     normtune.fit(frame, name="NVIDIA H200", target="sm_90").save(path, evidence=times)
-    screen = succeed("show", "--store", times, "--table", path)
+    screen = succeed("show", path, "--store", times)
     assert "product.k=512 float16: the configs of table.py" in screen and "\n n 1 16 256 4k\n" in screen, screen
     shown = normtune.show_map(times, table=path).frame()
     assert {*shown.operator} == {f"product.k={k}" for k in K}
