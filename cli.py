@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from normtune import __version__
 from normtune.errors import DataWarning, NormtuneError, OutputClosed, Terminated
@@ -156,22 +156,54 @@ def normtune(
         load_operators(file)
 
 
-def _register(command: Callable[..., None], doing: str, example: str) -> None:
-    """Add a command, with what it does while it prints nothing, and an example for its help."""
+class Sectioned(TyperCommand):
+    """A command whose help lists the usual options first. A subclass names them."""
 
-    @app.command(command.__name__.rstrip("_"), epilog=f"Example: normtune {example}")
+    usual: tuple[str, ...] = ()
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, the usual options, and the others."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], "More options": []}
+        for parameter in self.get_params(ctx):
+            is_usual = not self.usual or parameter.name in self.usual
+            options = "Options" if is_usual else "More options"
+            if record := parameter.get_help_record(ctx):
+                sections["Arguments" if parameter.param_type_name == "argument" else options].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def _register(command: Callable[..., None], doing: str, example: str, usual: str = "") -> None:
+    """Add a command, with what it does while it prints nothing, an example for its help, and its usual options."""
+    sectioned = type("Sectioned", (Sectioned,), {"usual": tuple(usual.split())})
+
+    @app.command(command.__name__.rstrip("_"), cls=sectioned, epilog=f"Example: normtune {example}")
     @wraps(command)
     def called(**arguments: Any) -> None:
         with nullcontext() if arguments.get("quiet") or arguments.get("as_json") else announced(doing):
             command(**arguments)
 
 
-_register(sweep, "planning, a few seconds", "sweep --device replay:nvidia-h200")
-_register(compile_, "planning, a few seconds", "compile sm_90 binaries --operator rms_norm_forward")
-_register(fit, "reading the measurements", "fit --out heuristics.py --evidence h200.parquet")
-_register(check, "reading the table", "check heuristics.py")
+_register(
+    sweep,
+    "planning, a few seconds",
+    "sweep --device replay:nvidia-h200",
+    "device operator dtype effort shapes budget store",
+)
+_register(
+    compile_, "planning, a few seconds", "compile sm_90 binaries --operator rms_norm_forward", "operator dtype effort"
+)
+_register(
+    fit,
+    "reading the measurements",
+    "fit --out heuristics.py --evidence h200.parquet",
+    "store out evidence like leaves baseline install",
+)
+_register(check, "reading the table", "check heuristics.py", "quick strict device")
 _register(show, "reading the measurements", "show --store nvidia-h200 --operator rms_norm_forward")
-_register(diff, "reading the measurements", "diff heuristics.py liger")
+_register(diff, "reading the measurements", "diff heuristics.py liger", "store details markdown")
 _register(report, "reading the measurements", "report nvidia-h200")
 _register(
     plot, "reading the measurements", "plot nvidia-h200 --operator rms_norm_forward --dtype bfloat16 --out map.svg"

@@ -193,6 +193,17 @@ def test_help_is_short_to_ask_for_and_has_an_example_that_is_a_call(name: str) -
     assert given <= {option for parameter in every_command()[name].params for option in parameter.opts}
 
 
+def test_usual_options_come_first_in_help() -> None:
+    first, more = main("fit", "--help").output.split("More options:")
+    assert "--out FILE" in first and "--max-configs N" in more and "--max-configs N" not in first
+    assert "More options:" not in main("lookup", "--help").output
+
+
+def test_usual_options_exist() -> None:
+    for command in every_command().values():
+        assert {*getattr(command, "usual", ())} <= {parameter.name for parameter in command.params}
+
+
 def test_operators_may_be_loaded_anywhere(operators_forgotten: None) -> None:
     file = Path(__file__).parents[2] / "examples" / "softmax.py"
     words = ["show", "--store", "nvidia-h200", "--dtype", "hot"]

@@ -298,8 +298,11 @@ def test_two_tables_of_a_store(store: str) -> None:
     assert lines.index("Regions with different configs, the largest total gain first:") > 6
     verdict = succeed("diff", "3.py", "1.py", "--store", store).splitlines()
     assert verdict[:3] == [lines[0], "", f"toy bfloat16: A is {faster:.0f} % faster than B on average over 35 shapes"]
-    (row,) = json.loads(succeed("diff", "3.py", "1.py", "--store", store, "--json"))["differences"]
+    (row,) = json.loads(succeed("diff", "3.py", "1.py", "--store", store, "--json"))["comparisons"][0]["differences"]
     assert (row["operator"], row["shapes"]) == ("toy", 35) and 100 * row["faster"] == pytest.approx(faster, abs=0.06)
+    both = succeed("diff", "3.py", "1.py", "3.py", "--store", store)
+    assert both.startswith("\n".join(verdict[:4])) and "A is 3.py, B is 3.py" in both
+    assert re.search(r"  other launches at \d+ of 35 shapes: 1 x 64, .* and \d+ more", both)
     # What fit says of a table beside the one it is compared with is what diff says of the two.
     told = succeed("fit", "--store", store, "--leaves", "3", "--baseline", "1.py", "--out", "again.py")
     again = succeed("diff", "again.py", "1.py", "--store", store).splitlines()[2]
