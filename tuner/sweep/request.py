@@ -137,9 +137,9 @@ class Request(SweepOptions):
         name, chosen, until = self.chosen.strategy, search(self.chosen.strategy), self.until_percent
         if self.seed is not None:
             if not chosen.leaves_out:
-                raise UsageError(f"--seed is given, but strategy {name} is not random: leave it out")
+                raise UsageError(f"seed is given, but strategy {name} is not random: leave it out")
             if type(self.seed) is not int or not 0 <= self.seed <= MOST_SEED:
-                raise UsageError(f"--seed is {self.seed!r}: expected an integer from 0 to {MOST_SEED}")
+                raise UsageError(f"seed is {self.seed!r}: expected an integer from 0 to {MOST_SEED}")
         if not (_is_number(until) and 0 < until <= MOST_UNTIL):
             raise UsageError(f"until_percent is {until!r}: expected a loss over 0 and at most {MOST_UNTIL} percent")
 
