@@ -50,8 +50,8 @@ def verdict_lines(comparison: Difference, l2_bytes: int) -> Iterator[str]:
     differing = [" x ".join(map(str, shape)) for shape in comparison.pairs if shape not in comparison.same]
     if differing:
         more = f" and {len(differing) - NAMED} more" if len(differing) > NAMED else ""
-        count = f"{len(differing)} of {len(comparison.pairs)} shapes"
-        yield f"  other launches at {count}: {', '.join(differing[:NAMED])}{more}"
+        shapes = f"{len(differing)} of {len(comparison.pairs)} shapes"
+        yield f"  other launches at {shapes}: {', '.join(differing[:NAMED])}{more}"
     yield from (f"  {line}" for line in _missing(comparison, markdown=False))
 
 

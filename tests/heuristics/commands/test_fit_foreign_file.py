@@ -78,7 +78,7 @@ def test_a_name_that_no_driver_reports_is_told_where_it_is_installed() -> None:
     told = succeed(*merged("times.csv"), "--out", "table.py", "--install").splitlines()
     note = (
         "no driver is known to report 'NVIDIA H100', and kernels use the table where the name is equal: the nearest "
-        "known one is 'NVIDIA H100 80GB HBM3', for --name"
+        "known one is 'NVIDIA H100 80GB HBM3', for `data merge --name`"
     )
     assert note in told
     assert note in succeed("table", "install", "table.py")
