@@ -141,9 +141,8 @@ def test_a_baseline_and_weights_are_named_from_the_tables_folder(
     normtune.fit(frame, **GPU, leaves=2).save("old.py")
     table = normtune.fit(frame, **GPU, leaves=4, weights=Path("mine.csv"), baseline=Path("old.py"))
     table.save("library/new.py", evidence="library/gpu.parquet")
-    command = regenerate(locate.load("library/new.py").header)
-    assert "--weights ../mine.csv" in command
-    assert "--baseline ../old.py" in command
+    options = locate.load("library/new.py").header.command["options"]
+    assert (options["weights"], options["baseline"]) == ("../mine.csv", "../old.py")
     monkeypatch.chdir("/")
     assert check(tmp_path / "library" / "new.py").failures == ()
 
