@@ -184,7 +184,7 @@ def test_dry_run_says_what_would_be_done():
     done = normtune("sweep", "--dry-run", "--rows", "1,64", "--hidden", "64,4096")
     assert done.returncode == 0, done.stderr
     assert "nothing is measured" in done.stdout
-    assert "8 problems" in done.stdout and "binaries" in done.stdout and "expected: about" in done.stdout
+    assert "8 problems" in done.stdout and "binaries" in done.stdout
     assert "same launch as another config" in done.stdout
 
 
