@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from normtune.heuristics.api.show import show
     from normtune.heuristics.fitting.options import FitOptions
     from normtune.heuristics.writing.installing import uninstall
+    from normtune.heuristics.writing.triton_configs import export_table
     from normtune.kernels.calling.batch_invariant import batch_invariant, use_batch_invariant
     from normtune.kernels.calling.compiled import use
     from normtune.kernels.calling.dispatch import use_table
@@ -64,6 +65,7 @@ _HOMES = {
     "doctor": "tuner.doctor.checks",
     "export_data": "results.api",
     "export_recording": "results.api",
+    "export_table": "heuristics.writing.triton_configs",
     "fit": "heuristics.api.fit",
     "from_autotuned": "kernels.custom_op.autotuned",
     "fused_add_rms_norm": "kernels.fused_add_rms_norm.function",
@@ -116,6 +118,7 @@ __all__ = [
     "doctor",
     "export_data",
     "export_recording",
+    "export_table",
     "fit",
     "from_autotuned",
     "fused_add_rms_norm",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from normtune import __version__
 from normtune.errors import DataWarning, NormtuneError, OutputClosed, Terminated
@@ -25,13 +25,14 @@ from normtune.heuristics.commands.fit import fit
 from normtune.heuristics.commands.lookup import lookup
 from normtune.heuristics.commands.report import plot, report
 from normtune.heuristics.commands.show import show
+from normtune.heuristics.commands.table import app as table_app
 from normtune.kernels.arguments import typed
 from normtune.results.commands import app as data_app
 from normtune.results.terminal import announced, say
 from normtune.tuner.checking.command import check
 from normtune.tuner.doctor.command import doctor
 from normtune.tuner.inspection.command import inspect
-from normtune.tuner.sweep.command import sweep
+from normtune.tuner.sweep.command import compile_, sweep
 
 INTERRUPTED = (
     "normtune: interrupted. Measurements and binaries are kept; a sweep goes on from there by the same command."
@@ -155,21 +156,54 @@ def normtune(
         load_operators(file)
 
 
-def _register(command: Callable[..., None], doing: str, example: str) -> None:
-    """Add a command, with what it does while it prints nothing, and an example for its help."""
+class Sectioned(TyperCommand):
+    """A command whose help lists the usual options first. A subclass names them."""
 
-    @app.command(command.__name__, epilog=f"Example: normtune {example}")
+    usual: tuple[str, ...] = ()
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, the usual options, and the others."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], "More options": []}
+        for parameter in self.get_params(ctx):
+            is_usual = not self.usual or parameter.name in self.usual
+            options = "Options" if is_usual else "More options"
+            if record := parameter.get_help_record(ctx):
+                sections["Arguments" if parameter.param_type_name == "argument" else options].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def _register(command: Callable[..., None], doing: str, example: str, usual: str = "") -> None:
+    """Add a command, with what it does while it prints nothing, an example for its help, and its usual options."""
+    sectioned = type("Sectioned", (Sectioned,), {"usual": tuple(usual.split())})
+
+    @app.command(command.__name__.rstrip("_"), cls=sectioned, epilog=f"Example: normtune {example}")
     @wraps(command)
     def called(**arguments: Any) -> None:
         with nullcontext() if arguments.get("quiet") or arguments.get("as_json") else announced(doing):
             command(**arguments)
 
 
-_register(sweep, "planning, a few seconds", "sweep --device replay:nvidia-h200")
-_register(fit, "reading the measurements", "fit --out heuristics.py --evidence h200.parquet")
-_register(check, "reading the table", "check heuristics.py")
-_register(show, "reading the measurements", "show --recording nvidia-h200 --operator rms_norm_forward")
-_register(diff, "reading the measurements", "diff heuristics.py liger")
+_register(
+    sweep,
+    "planning, a few seconds",
+    "sweep --device replay:nvidia-h200",
+    "device operator dtype effort shapes budget store",
+)
+_register(
+    compile_, "planning, a few seconds", "compile sm_90 binaries --operator rms_norm_forward", "operator dtype effort"
+)
+_register(
+    fit,
+    "reading the measurements",
+    "fit --out heuristics.py --evidence h200.parquet",
+    "store out evidence like leaves baseline install",
+)
+_register(check, "reading the table", "check heuristics.py", "quick strict device")
+_register(show, "reading the measurements", "show --store nvidia-h200 --operator rms_norm_forward")
+_register(diff, "reading the measurements", "diff heuristics.py liger", "store details markdown")
 _register(report, "reading the measurements", "report nvidia-h200")
 _register(
     plot, "reading the measurements", "plot nvidia-h200 --operator rms_norm_forward --dtype bfloat16 --out map.svg"
@@ -177,6 +211,7 @@ _register(
 _register(lookup, "reading the table", "lookup nvidia-h200 rms_norm_forward bfloat16 rows=4096 hidden=1024")
 _register(inspect, "recording, interpreting and compiling, some seconds", "inspect examples/softmax.py")
 _register(doctor, "looking at this machine, a few seconds", "doctor")
+app.add_typer(table_app, name="table")
 app.add_typer(data_app, name="data")
 
 

@@ -1,6 +1,6 @@
 """Seconds and memory of a fit, with a given number of leaves and with cross-validation.
 
-    python benchmarks/fit.py [--recording NAME | --store URL] [--leaves N] [--json FILE]
+    python benchmarks/fit.py [--store NAME] [--leaves N] [--json FILE]
 
 Each case is a process of its own that runs the command line, so that imports, reading and printing count and the peak
 of memory is its own. As a check of the table it is fitted twice: both files must be equal byte for byte.
@@ -20,14 +20,12 @@ from normtune.kernels.tablefile.locate import header_of
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--recording", default="nvidia-h200", help="name of a recording that ships")
-    source.add_argument("--store", help="a store instead")
+    parser.add_argument("--store", default="nvidia-h200", help="store, or name of a recording that ships")
     parser.add_argument("--leaves", type=int, default=16, help="leaves of the first case")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
     cases = []
-    data = ["--store", options.store] if options.store else ["--recording", options.recording]
+    data = ["--store", options.store]
     print(f"{'':24} seconds   peak MB")
     for title, more in ((f"--leaves {options.leaves}", ["--leaves", str(options.leaves)]), ("cross-validated", [])):
         with tempfile.TemporaryDirectory() as folder:

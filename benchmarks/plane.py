@@ -1,4 +1,4 @@
-"""`--strategy plane` on recordings: what it times, and what its tables lose, beside a search that times every config.
+"""The search `plane` on recordings: what it times, and what its tables lose, beside a search that times every config.
 
 In: the H200 recordings, and one of RMSNorm's full space on an H100, each operator's plain problems in bfloat16. Out:
 benchmarks/results/strategies/plane.json and .md. No GPU. Only problems of which a sweep timed every config. Both

@@ -1,4 +1,4 @@
-"""`--strategy plane` when it is stopped, with other noise, after a quick sweep, and where configs fail.
+"""The search `plane` when it is stopped, with other noise, after a quick sweep, and where configs fail.
 
 In: made-up operators (`lib.landscapes`) and the H200 recordings. Out: plane_stops.json and .md in
 benchmarks/results/strategies. No GPU. A search is stopped after a share of the GPU time that it takes without a

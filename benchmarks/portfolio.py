@@ -1,4 +1,4 @@
-"""What a minute on a GPU without a table gains: `sweep --effort portfolio`, on GPUs that its configs do not know.
+"""What a minute on a GPU without a table gains: `sweep --effort quick`, on GPUs that its configs do not know.
 
 In: the recorded H200, the H100 of `recorded_spaces`, and a folder with T4 files of benchmark_hub. Out:
 benchmarks/results/strategies/portfolio.json and .md. No GPU. Each GPU is left out in turn: the portable table and the

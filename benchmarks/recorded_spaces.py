@@ -30,7 +30,7 @@ from normtune.tuner.timing.protocol import timed_launches
 
 RECORDING = "nvidia-h200"
 # Every legal config of RMSNorm's full space at each shape of the quick grid, timed by `adaptive` on an H100, Triton
-# 3.6.0: normtune sweep --space full --strategy adaptive --grid quick --dtype bfloat16 --operator rms_norm_forward
+# 3.6.0: normtune.sweep(space="full", strategy="adaptive", grid="quick", operators="rms_norm_forward")
 # --operator rms_norm_backward, then normtune data export.
 FULL_SPACE = RESULTS / "nvidia_h100_80gb_hbm3" / "full_space.parquet"
 # Searches that do not time every config.

@@ -91,9 +91,9 @@ def strategy(name: str, seed: int) -> Strategy:
     """A search with a seed, if it has one; one that leaves configs out goes on until the time ends, or to `MOST`."""
     chosen: Callable[..., Search] = SAMPLERS[name] if name in SAMPLERS else search(name)
     options = signature(chosen).parameters
-    if "studies" in options:
-        return partial(chosen, seed=seed, most=MOST.get(name, sys.maxsize))
-    return partial(chosen, seed=seed, until=0.0) if "until" in options else chosen
+    if "until" in options:
+        return partial(chosen, seed=seed, until=0.0)
+    return partial(chosen, seed=seed, most=MOST.get(name, sys.maxsize)) if "most" in options else chosen
 
 
 def simulated(name: str, scenario: Scenario, seed: int, seconds: float) -> Played:

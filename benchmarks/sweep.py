@@ -1,9 +1,8 @@
 """Duration of the default sweep, compilation included: wall time, and the share of timing.
 
-    python benchmarks/sweep.py [--device cuda:0] [--json FILE] [--store FILE] [OPTIONS OF normtune sweep]
+    python benchmarks/sweep.py [--device cuda:0] [--strategy NAME] [--space NAME] [--budget SECONDS] [--json FILE]
 
-Runs `normtune sweep` on the default grid in bfloat16, forward and backward, with an empty store and an empty compiler
-cache: the default search of the default space, or what the options say, as `--strategy plane --space full`.
+Calls `normtune.sweep` on the default grid in bfloat16, with an empty store and an empty compiler cache.
 """
 
 import argparse
@@ -21,10 +20,15 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     parser.add_argument("--store", type=Path, help="keep the measurements in this new file")
-    options, more = parser.parse_known_args()
+    for name in ("--strategy", "--space"):
+        parser.add_argument(name, help="as of normtune.sweep")
+    parser.add_argument("--budget", type=float, metavar="SECONDS")
+    options = parser.parse_args()
+    more = {"strategy": options.strategy, "space": options.space, "budget_seconds": options.budget}
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{options.store or folder + '/sweep.db'}"
-        command = [sys.executable, "-m", "normtune", "sweep", "--device", options.device, "--store", url, *more]
+        call = f"import normtune; normtune.sweep({options.device!r}, store={url!r}, **{more!r})"
+        command = [sys.executable, "-c", call]
         start = time.perf_counter()
         subprocess.run(command, check=True, env={**os.environ, "TRITON_CACHE_DIR": f"{folder}/triton"})
         wall = time.perf_counter() - start

@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0")
     options = parser.parse_args()
     is_gpu = options.device == "cuda:0"
-    sweep = ["sweep", *(("--effort", "portfolio") if is_gpu else ("--device", options.device))]
+    sweep = ["sweep", *(("--effort", "quick") if is_gpu else ("--device", options.device))]
     with tempfile.TemporaryDirectory() as folder:
         shown = [(command, on_screen(command, folder)) for command in (sweep, ["fit"])]
     draw(shown)

@@ -1,6 +1,6 @@
 """How often the choices of a table stay if the times are resampled.
 
-    python examples/stability.py DATA [--recording NAME] [--operator NAME ...] [--leaves N] [--draws N] [--seed N]
+    python examples/stability.py DATA [--operator NAME ...] [--leaves N] [--draws N] [--seed N]
 
 DATA is a store or a Parquet file of measurements. Blocks of rounds are drawn with replacement for each problem, the
 same ones for all its configs (Efron 1979). The same fit is repeated on each draw. A config stays at a shape if the
@@ -72,8 +72,7 @@ def threshold_shares(table: normtune.Table, draws: Sequence[normtune.Table]) -> 
 def main() -> None:
     """Fit, draw, fit again and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", nargs="?", help="store or Parquet file; default: the default store")
-    parser.add_argument("--recording", help="recording that ships with normtune, in place of DATA")
+    parser.add_argument("data", nargs="?", help="store, Parquet file or recording; default: the default store")
     parser.add_argument("--operator", action="append", default=[], help="only this operator; may be repeated")
     parser.add_argument("--leaves", type=int, default=16, help="at most so many leaves per function [16]")
     parser.add_argument("--draws", type=int, default=20, help="number of tables fitted to resampled times [20]")
@@ -82,9 +81,7 @@ def main() -> None:
     if options.draws < 1:
         parser.error(f"--draws is {options.draws}: expected at least 1")
     try:
-        table = normtune.fit(
-            options.data, recording=options.recording, operators=options.operator, leaves=options.leaves
-        )
+        table = normtune.fit(options.data, operators=options.operator, leaves=options.leaves)
     except normtune.NormtuneError as error:
         raise SystemExit(f"{parser.prog}: {error}") from None
     if table.fit.data.unpaired:

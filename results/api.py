@@ -19,7 +19,6 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import check_export, writer_of
 from normtune.results.exchange.recording import check_folder, write_recording
 from normtune.results.merge import Merged, merged
-from normtune.results.options import as_names
 from normtune.results.overview import COLUMNS, overview
 from normtune.results.regimes import COLD, check_regime, in_regime
 from normtune.results.source import Keys, Measured, counted, taken
@@ -42,12 +41,11 @@ class Exported(NamedTuple):
 
 
 @checked
-def list_data(data: Measured = None, *, recording: str | None = None) -> pd.DataFrame:
+def list_data(data: Measured = None) -> pd.DataFrame:
     """Count measurements by device, operator, dtype and regime, as `normtune data list` does.
 
     Args:
-        data: a store, open or by its file or URL, or evidence; None for the default store.
-        recording: name of a recording that ships with normtune, in place of data.
+        data: a store, open or by its file or URL, the name of a recording, or evidence; None for the default store.
 
     Returns:
         Columns device, sms (number of its multiprocessors), operator (with its variant), dtype, regime, unpaired
@@ -55,10 +53,10 @@ def list_data(data: Measured = None, *, recording: str | None = None) -> pd.Data
         with the number of measurements by status.
 
     Raises:
-        UsageError: data and a recording are both given, or one of them is invalid.
+        UsageError: data are not measurements.
         NormtuneError: the store cannot be read.
     """
-    return pd.DataFrame(overview(counted(data, recording)), columns=list(COLUMNS))
+    return pd.DataFrame(overview(counted(data)), columns=list(COLUMNS))
 
 
 @checked
@@ -102,7 +100,7 @@ def export_recording(
     dtypes: str | Iterable[str] = (),
     regime: str | None = COLD,
 ) -> Exported:
-    """Write measurements of one device as a recording, as `normtune data export --recording` does.
+    """Write measurements of one device as a recording, as those that ship with normtune.
 
     Args:
         name: of the recording, such as `nvidia-h200`.
@@ -127,7 +125,7 @@ def _selected(data: Measured, keys: Keys, regime: str | None) -> Exported:
     """The measurements of one regime, None for all, and what is left out."""
     if regime is not None:
         check_regime(regime)
-    whole = keys.of(taken(data, None, None))
+    whole = keys.of(taken(data, None))
     evidence = in_regime(whole, regime, "the store")
     if evidence.frame.empty:
         raise UsageError("there are no measurements to export: sweep first")
@@ -145,7 +143,6 @@ def merge_data(
     sms: int | None = None,
     columns: Columns | None = None,
     where: Columns | None = None,
-    operators: str | Iterable[str] = (),
 ) -> tuple[Merged, ...]:
     """Add the measurements of files and stores to a store, as `normtune data merge` does.
 
@@ -161,7 +158,6 @@ def merge_data(
         sms: its multiprocessors; None for those of the best-known GPU of the target.
         columns: names of columns, as in `fit`.
         where: only rows of another program's files with these values, as in `fit`.
-        operators: only these; one is that of all rows of a file without such a column.
 
     Raises:
         UsageError: there are no sources, one does not exist, the URL is not that of a store, or another program's file
@@ -170,4 +166,4 @@ def merge_data(
     """
     elsewhere = Elsewhere(name=name, target=target, sms=sms, columns=columns, where=where)
     paths = [sources] if isinstance(sources, str | os.PathLike) else sources
-    return tuple(merged(paths, store, elsewhere, as_names("operators", operators)))
+    return tuple(merged(paths, store, elsewhere))

@@ -6,7 +6,7 @@ they are imported when a command runs.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, fields
 from functools import partial, wraps
 from itertools import groupby
 from operator import itemgetter
@@ -17,9 +17,9 @@ import typer
 
 from normtune.kernels.tablefile.header import UNPAIRED
 from normtune.results.elsewhere import Elsewhere
-from normtune.results.options import LIST, Option, flag_of, option, parameter_of, parse_number
+from normtune.results.options import LIST, Option, flag_of, parameter_of, parse_number
 from normtune.results.regimes import COLD
-from normtune.results.source import NOTHING, STORE_HELP, Keys
+from normtune.results.source import NOTHING, STORE_HELP
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, export, merge and set aside measurements.", no_args_is_help=True)
 
-# The value of `--regime` that stands for all regimes.
-_ALL = "all"
 # Most devices that are listed with a line for each operator and dtype.
 _MOST_DEVICES = 20
 
@@ -41,16 +39,19 @@ RayOption = Annotated[
     str | None,
     typer.Option("--ray", metavar="ADDRESS", help="Fit on the CPUs of a Ray cluster: auto, HOST:PORT or local."),
 ]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only errors.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 def with_options(options: type[Any], before: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator: a command gets the fields of a dataclass that it does not declare itself, before a parameter."""
+    """Decorator: a command gets the options of a dataclass that it does not declare itself, before a parameter."""
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         *parameters, _ = inspect.signature(command).parameters.values()
         names = [parameter.name for parameter in parameters]
-        declared = [field for field in fields(options) if parameter_of(field) not in names]
+        declared = [
+            field for field in fields(options) if field.metadata["option"].help and parameter_of(field) not in names
+        ]
         # Options with `before` come last, because it may name another option.
         for field in sorted(declared, key=lambda field: field.metadata["option"].before != ""):
             place = names.index(field.metadata["option"].before or before)
@@ -100,7 +101,6 @@ def list_(
     runs: Annotated[
         bool, typer.Option("--runs", help="List the runs with their ids instead, including those set aside.")
     ] = False,
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="Only this GPU, by its name.")] = None,
     as_json: JsonOption = False,
     store: ReadOption = None,
 ) -> None:
@@ -121,7 +121,7 @@ def list_(
                 "measurer": None if run.is_unpaired else measurer(run.device) or None,
                 "set_aside": run.protocol.get("dropped"),
             }
-            for run in listed_runs(store, device)
+            for run in listed_runs(store)
         ]
         if as_json:
             say_json({"runs": listed})
@@ -131,7 +131,7 @@ def list_(
             told = f"{one['device']}, {one['regime']}, {one['strategy']}{who}{aside}"
             say(f"{one['id']}  {one['started']}  {told}")
         return
-    counts = overview(counted(store, device=device))
+    counts = overview(counted(store))
     if as_json:
         say_json({"measurements": counts})
         return
@@ -144,7 +144,7 @@ def list_(
         for kind, rows in kinds.items():
             functions = len({(row["operator"], row["dtype"]) for row in rows})
             say(f"{kind}: {sum(row['measurements'] for row in rows)} measurements of {functions} operators and dtypes")
-        say("One of them in full: --device NAME")
+        say("All in full: --json")
         return
     for kind, rows in kinds.items():
         screen.print(printable(kind), style="bold", soft_wrap=True)
@@ -152,55 +152,27 @@ def list_(
 
 
 @app.command("export", epilog="Example: normtune data export --out h200.parquet")
-@with_options(Keys, before="recording")
 def export(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="FILE.parquet or FILE.csv; with --recording, a folder.")],
-    recording: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Write a recording of this name (nvidia-h200), one Parquet file per operator."
-        ),
-    ] = None,
-    regime: Annotated[
-        str, typer.Option(metavar="NAME", help="Only times measured cold, warm or eager; all: everything.")
-    ] = COLD,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="FILE.parquet or FILE.csv.")],
     store: ReadOption = None,
-    **chosen: Any,
 ) -> None:
-    """Write measurements as Parquet (to import or to fit elsewhere), as CSV (a line per sample), or as a recording."""
-    from normtune.results.api import export_data, export_recording
+    """Write measurements of all regimes as Parquet, to merge or to fit elsewhere, or as CSV, a line per sample."""
+    from normtune.results.api import export_data
 
-    wanted = None if regime == _ALL else regime
-    if recording is None:
-        result = export_data(out, store, regime=wanted, **chosen)
-        runs = f"{len(result.evidence.runs)} run{'s' * (len(result.evidence.runs) != 1)}"
-        lines = [f"{out}: {len(result.evidence.frame)} measurements of {runs}, {result.evidence.digest()}"]
-    else:
-        result = export_recording(recording, out, store, regime=wanted, **chosen)
-        lines = [f"{path}: {path.stat().st_size} bytes" for path in result.paths]
-    if result.left_out:
-        others = ", ".join(result.regimes)
-        say(f"left out {result.left_out} measurements of other regimes ({others}): --regime {_ALL} includes them")
-    say("\n".join(lines))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _MergeOptions(Elsewhere):
-    """What is read of a source, and what it does not say."""
-
-    operators: tuple[str, ...] = option(
-        "Only this operator; or that of a FILE without such a column. Repeatable.", default=(), name="operator"
-    )
+    evidence = export_data(out, store, regime=None).evidence
+    runs = f"{len(evidence.runs)} run{'s' * (len(evidence.runs) != 1)}"
+    say(f"{out}: {len(evidence.frame)} measurements of {runs}, {evidence.digest()}")
 
 
 @app.command("merge", epilog="Example: normtune data merge h200.parquet bench.db --store all.db")
-@with_options(_MergeOptions, before="store")
+@with_options(Elsewhere, before="store")
 def merge(
     sources: Annotated[
         list[str],
         typer.Argument(
             help="Parquet files that `normtune data export` wrote; stores, by their SQLite files or URLs; CSV or "
-            "Parquet files of another program, as `normtune fit` reads them, with --name and --target.",
+            "Parquet files of another program, with --name and --target. Their columns: operator, dtype, rows, hidden, "
+            "a column for each knob or config, and nanoseconds, microseconds, milliseconds or seconds.",
         ),
     ],
     store: StoreOption = None,
@@ -213,8 +185,7 @@ def merge(
     from normtune.results.merge import merged
     from normtune.results.source import warn_of_damage
 
-    options = _MergeOptions(**chosen)
-    for name, measurements, added, damage in merged(sources, store, Elsewhere.said_by(options), options.operators):
+    for name, measurements, added, damage in merged(sources, store, Elsewhere(**chosen)):
         say(f"{name}: {measurements} measurements, {added} new")
         warn_of_damage(damage)
 

@@ -13,17 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from normtune.errors import UsageError
-from normtune.kernels.arguments import check
 from normtune.kernels.target import MOST_SMS, TARGETS, target_for
 from normtune.results.options import LIST, option
 
 if TYPE_CHECKING:
     from normtune.results.records import Device
 
-# By what it holds, the name of a column; or a size or dtype that all rows share.
+# By what it holds, the name of a column; or a size, dtype or operator that all rows share.
 Columns: TypeAlias = Mapping[str, str | int]
-# The facts that are values by name.
-_BY_COLUMN = ("columns", "where")
 _CSV, _PARQUET = ".csv", ".parquet"
 
 
@@ -64,12 +61,12 @@ class Elsewhere:
         doc="Multiprocessors. Default: those of the best-known GPU of the target.",
     )
     columns: Columns | None = option(
-        "Names of columns of FILE, rows=M,hidden=N,milliseconds=time,BLOCK_M; or a size or dtype of all rows, "
-        "hidden=4096,dtype=float16.",
+        "Names of columns of FILE, rows=M,hidden=N,milliseconds=time,BLOCK_M; or a value of all rows, "
+        "hidden=4096,dtype=float16,operator=my_op.",
         LIST,
         read=columns_of,
-        doc="Names of columns that differ from the usual ones, {'rows': 'M', 'milliseconds': 'time'}; or a size or "
-        "dtype of all rows, {'hidden': 4096, 'dtype': 'float16'}.",
+        doc="Names of columns that differ from the usual ones, {'rows': 'M', 'milliseconds': 'time'}; or a size, "
+        "dtype or operator of all rows, {'hidden': 4096, 'dtype': 'float16', 'operator': 'my_op'}.",
     )
     where: Columns | None = option(
         "Only rows of FILE with this value in a column, unit=ms,mode=forward; unit=* for any.",
@@ -83,20 +80,6 @@ class Elsewhere:
     def said_by(cls, request: object) -> "Elsewhere":
         """The attributes of a request that have the names of these fields."""
         return cls(**{field.name: getattr(request, field.name) for field in fields(cls)})
-
-    @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> "Elsewhere":
-        """The inverse of `facts`, of any JSON.
-
-        Raises:
-            UsageError: a fact is unknown, or of another type.
-        """
-        types = {field.name: field.type for field in fields(cls)}
-        for name, value in facts.items():
-            if name not in types or (name in _BY_COLUMN) != isinstance(value, Mapping):
-                raise UsageError(f"{name[:40]!r} is {str(value)[:40]!r}: expected one of {', '.join(types)}")
-            check(name, value, types[name])
-        return cls(**facts)
 
     def facts(self) -> dict[str, Any]:
         """The fields that are not None, as JSON values."""
@@ -142,13 +125,3 @@ class Elsewhere:
             flags = ", ".join(f"--{name}" for name in self.facts())
             raise UsageError(f"{text!r} is read with {flags}: expected a file that ends in {_CSV} or {_PARQUET}")
         return ending == _CSV or (ending == _PARQUET and bool(self.facts()))
-
-
-def words(facts: Mapping[str, Any]) -> list[str]:
-    """The options of a command line that give these facts, valid or not."""
-    found: list[str] = []
-    for name, value in facts.items():
-        if isinstance(value, Mapping):
-            value = ",".join(held if held == column else f"{held}={column}" for held, column in value.items())
-        found += [f"--{name}", str(value)]
-    return found

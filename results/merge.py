@@ -4,7 +4,7 @@ In: names of sources. Out: `Merged` for each. All are opened, and files read and
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,6 @@ from normtune.results.elsewhere import Elsewhere
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.foreign_file import read_foreign
 from normtune.results.exchange.parquet_csv import read_parquet
-from normtune.results.regimes import narrowed
 from normtune.results.source import is_parquet
 
 
@@ -39,7 +38,6 @@ def merged(
     sources: Iterable[str | os.PathLike[str]],
     store: Store | str | os.PathLike[str] | None,
     elsewhere: Elsewhere,
-    operators: Sequence[str],
 ) -> Iterator[Merged]:
     """Merge sources into a store, one after the other; all are opened, and files read, before the store is.
 
@@ -47,7 +45,6 @@ def merged(
         sources: files that normtune exported, files of another program's measurements, and stores: files or URLs.
         store: open, or by its file or URL; None for the default store.
         elsewhere: what a file of another program does not say.
-        operators: only these, if there are any; a single one names that of all rows of a file without such a column.
 
     Raises:
         UsageError: there are no sources, one does not exist, or is a T4 file; or a file of another program cannot be
@@ -64,7 +61,7 @@ def merged(
     if not paths:
         raise UsageError("no sources are given: expected files that `normtune data export` wrote, or stores")
     with ExitStack() as stack:
-        opened = [_opened(os.fspath(path), stack, elsewhere, operators) for path in paths]
+        opened = [_opened(os.fspath(path), stack, elsewhere) for path in paths]
         into = store if isinstance(store, Store) else stack.enter_context(Store.open(url))
         for source, (name, data) in zip(paths, opened, strict=True):
             try:
@@ -74,9 +71,7 @@ def merged(
             yield Merged(name, count, added, "" if isinstance(data, Evidence) else data.damage)
 
 
-def _opened(
-    source: str, stack: ExitStack, elsewhere: Elsewhere, operators: Sequence[str]
-) -> tuple[str, Evidence | Store]:
+def _opened(source: str, stack: ExitStack, elsewhere: Elsewhere) -> tuple[str, Evidence | Store]:
     """The name of a source, and its measurements or the open store."""
     if source.endswith((".json", ".json.gz")):
         raise UsageError(
@@ -84,8 +79,8 @@ def _opened(
             "them; `python benchmarks/strategies.py` replays such files"
         )
     if elsewhere.is_of(source):
-        return source, narrowed(read_foreign(Path(source), elsewhere, operators), operators, ())
+        return source, read_foreign(Path(source), elsewhere)
     if is_parquet(source):
-        return source, narrowed(read_parquet(Path(source)), operators, ())
+        return source, read_parquet(Path(source))
     store = stack.enter_context(Store.open(resolve_url(source), create=False))
-    return store.name, narrowed(store.load(regime=None), operators, ()) if operators else store
+    return store.name, store

@@ -31,7 +31,7 @@ class Option(NamedTuple):
     """An option, declared with its field.
 
     Attributes:
-        help: text for `--help`.
+        help: text for `--help`; empty for a keyword of the Python function alone.
         metavar: placeholder of its value there, unless it is a flag.
         name: as a parameter of the command; empty for the name of the field.
         before: the parameter that `--help` lists next; empty for the default of the command.
@@ -51,6 +51,11 @@ class Option(NamedTuple):
 def option(*about: Any, default: object = None, **named: Any) -> Any:
     """A field with a default, a tuple if the option is repeated; other arguments as in `Option`."""
     return field(default=default, metadata={"option": Option(*about, **named)})
+
+
+def keyword(doc: str, default: object = None) -> Any:
+    """A field that only the Python function has, and not the command."""
+    return option("", doc=doc, default=default)
 
 
 def option_of(options: type[Any], name: str, **changed: Any) -> Any:
@@ -87,17 +92,6 @@ def parse_number(kind: type[int] | type[float], flag: str, text: str) -> int | f
     if value is None or (kind is int and not isinstance(value, int)):
         raise UsageError(f"{flag} is {text[:80]!r}: expected {'an integer' if kind is int else 'a number'}")
     return value
-
-
-def parse_percent(name: str, text: str) -> float:
-    """The number of `0.2%` or `0.2`.
-
-    Raises:
-        UsageError: the text is not a number.
-    """
-    if not re.fullmatch(r"\d+(\.\d+)?%?", text.strip(), re.ASCII):
-        raise UsageError(f"--{name} is {text!r}: expected percent, as 0.2%")
-    return float(text.strip().rstrip("%"))
 
 
 def keywords_of(options: Callable[P, Options]) -> Callable[[Callable[[Options], Result]], Callable[P, Result]]:

@@ -24,7 +24,7 @@ def regime_of(protocol: dict[str, Any]) -> str:
 
 
 def check_regime(name: str) -> None:
-    """Check the value of an option `--regime`.
+    """Check the name of a regime.
 
     Raises:
         UsageError: the name is not in `REGIMES`.
@@ -50,7 +50,7 @@ def in_regime(evidence: "Evidence", regime: str | None, source: str) -> "Evidenc
 def check_others(regimes: Iterable[str], regime: str, source: str) -> None:
     """Raise `UsageError` if the source has no measurements of a regime, but of these."""
     if others := ", ".join(sorted({*regimes})):
-        raise UsageError(f"{source} has no times of regime {regime}, but of {others}: name one of these with --regime")
+        raise UsageError(f"{source} has no times of regime {regime}, but of {others}: name one of these")
 
 
 def narrowed(evidence: "Evidence", operators: Sequence[str], dtypes: Sequence[str]) -> "Evidence":

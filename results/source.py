@@ -1,10 +1,11 @@
 """The measurements that a command or a Python function reads: from a store, a file, a recording, or given as they are.
 
-In: the options `--store`, `--recording`, `--operator`, `--dtype` and `--regime`, or the arguments of a Python function.
+In: the options `--store`, `--operator` and `--dtype`, or the arguments of a Python function.
 Out: `Evidence`, or an error that names the option.
 """
 
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from normtune.errors import DataWarning, NormtuneError, UsageError
-from normtune.results.options import DEVICE_DOC, DEVICE_HELP, as_names, option
+from normtune.results.options import DEVICE_DOC, as_names, keyword, option
 from normtune.results.regimes import COLD, check_others, check_regime, in_regime, narrowed
 from normtune.results.terminal import say
 
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
     from normtune.results.records import Counted, Run
 
 STORE_HELP = (
-    "Store: an SQLite file or a URL; or a Parquet file that `data export` or `fit --evidence` wrote. Default: "
-    "NORMTUNE_STORE, else ./normtune.db."
+    "Store: an SQLite file or a URL; or a Parquet file that `data export` or `fit --evidence` wrote; or a recording, "
+    "nvidia-h200. Default: NORMTUNE_STORE, else ./normtune.db."
 )
+_RECORDING = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 # Number of GPUs that a message names.
 _NAMED = 5
 NOTHING = "there are no measurements yet: sweep first"
-# The measurements as an argument of a Python function: evidence, or a store, open or by its file or URL; None for the
-# default store.
+# The measurements as an argument of a Python function: evidence, or a store, open or by its file or URL, or the name of
+# a recording; None for the default store.
 Measured: TypeAlias = Union["Evidence", "Store", str, "os.PathLike[str]", None]
 
 
@@ -45,8 +47,8 @@ def data_option() -> Any:
         STORE_HELP,
         *("URL", "store"),
         read=str,
-        doc="A store, open or by its file or URL, a Parquet file of measurements, or evidence. Default: the default "
-        "store.",
+        doc="A store, open or by its file or URL, a Parquet file of measurements, the name of a recording that ships "
+        "with normtune (`nvidia-h200`), or evidence. Default: the default store.",
     )
 
 
@@ -77,21 +79,16 @@ class Keys:
 class Selection(Keys):
     """Options that select measurements, except `--store`."""
 
-    recording: str | None = option(
-        "Read a recording that ships with normtune, in place of a store.",
-        doc="Name of a recording that ships with normtune, in place of data.",
-    )
-    regime: str = option("Only times measured cold, warm or eager.", default=COLD)
-    device: str | None = option(DEVICE_HELP, "NAME", doc=DEVICE_DOC)
+    regime: str = keyword("Only times measured `cold`, `warm` or `eager`.", default=COLD)
+    device: str | None = keyword(DEVICE_DOC)
 
     def load(self, data: Measured) -> "Evidence":
         """The selected measurements, as in `taken`."""
-        return self.of(taken(data, self.recording, self.regime, self.device))
+        return self.of(taken(data, self.regime, self.device))
 
 
 def taken(
     data: Measured,
-    recording: str | None = None,
     regime: str | None = COLD,
     device: str | None = None,
 ) -> "Evidence":
@@ -99,22 +96,20 @@ def taken(
 
     Args:
         data: as in `Measured`; a text may also name a Parquet file of measurements.
-        recording: name of a recording, instead of data.
         regime: a name of `REGIMES`; None for all.
         device: only measurements of this GPU, by its label; None for all.
 
     Raises:
-        UsageError: data and a recording are both given, an argument is invalid, the store does not exist, or there are
-            only measurements of other regimes.
+        UsageError: an argument is invalid, the store does not exist, or there are only measurements of other regimes.
         NormtuneError: the store cannot be read.
     """
     if regime is not None:
         check_regime(regime)
-    data = _named(data, recording)
-    with _opened(data, recording) as store:
+    data = _named(data)
+    with _opened(data) as store:
         if store is not None:
             return _loaded(store, regime, device)
-    evidence, source = _read(data, recording)
+    evidence, source = _read(data)
     if device is not None:
         evidence = on_device(evidence, device)
     return in_regime(evidence, regime, source)
@@ -137,20 +132,17 @@ def _check_device(label: str, labels: Iterable[str]) -> None:
         raise UsageError(f"--device is {label[:80]!r}: measured are {', '.join(known[:_NAMED])}{more}")
 
 
-def _named(data: Measured, recording: str | None) -> Measured:
-    """Data, or the Parquet file that NORMTUNE_STORE names."""
+def _named(data: Measured) -> Measured:
+    """Data, or the Parquet file or recording that NORMTUNE_STORE names."""
     default = os.environ.get("NORMTUNE_STORE")
-    return default if data is None and recording is None and is_parquet(default) else data
+    return default if data is None and (is_parquet(default) or is_recording(default)) else data
 
 
 @contextmanager
-def _opened(data: Measured, recording: str | None) -> "Iterator[Store | None]":
+def _opened(data: Measured) -> "Iterator[Store | None]":
     """The store that has the measurements; None if they are elsewhere."""
     text = os.fspath(data) if isinstance(data, str | os.PathLike) else None
-    if data is not None and recording is not None:
-        both = "--store and --recording" if text is not None else "data and a recording"
-        raise UsageError(f"{both} are both given: measurements come from one of them")
-    if recording is not None or is_parquet(text):
+    if is_parquet(text) or is_recording(text):
         yield None
         return
     from normtune.results.database.store import Store, resolve_url
@@ -162,12 +154,12 @@ def _opened(data: Measured, recording: str | None) -> "Iterator[Store | None]":
         yield data if isinstance(data, Store) else None
 
 
-def _read(data: Measured, recording: str | None) -> "tuple[Evidence, str]":
+def _read(data: Measured) -> "tuple[Evidence, str]":
     """The measurements of all regimes that are in no store, and their source for messages."""
-    if recording is not None:
+    if isinstance(data, str) and is_recording(data):
         from normtune.results.exchange.recording import load_recording
 
-        return load_recording(recording, None), f"recording {recording}"
+        return load_recording(data, None), f"recording {data}"
     if isinstance(data, str | os.PathLike) and is_parquet(file := os.fspath(data)):
         from normtune.results.exchange.parquet_csv import read_parquet
 
@@ -190,32 +182,35 @@ def is_parquet(store: str | None) -> bool:
     return store is not None and store.endswith(".parquet") and "://" not in store
 
 
-def counted(data: Measured, recording: str | None = None, device: str | None = None) -> "list[Counted]":
+def is_recording(store: str | None) -> bool:
+    """Whether the value of `--store` is the name of a recording; of a file with such a name it is not, as `./NAME`."""
+    if store is None or not _RECORDING.fullmatch(store):
+        return False
+    from normtune.results.exchange.recording import recordings
+
+    return store in recordings()
+
+
+def counted(data: Measured) -> "list[Counted]":
     """The numbers of measurements, those of damaged ones included. Arguments and errors as `taken`."""
-    data = _named(data, recording)
-    with _opened(data, recording) as store:
+    data = _named(data)
+    with _opened(data) as store:
         if store is None:
-            counts = _read(data, recording)[0].counts()
+            counts = _read(data)[0].counts()
         else:
             counts = store.counts()
             _warn_of_runs(store)
-    if device is not None:
-        _check_device(device, (one.run.device.label for one in counts))
-    return [one for one in counts if device in (None, one.run.device.label)]
+    return counts
 
 
-def listed_runs(data: Measured, device: str | None = None) -> "list[Run]":
+def listed_runs(data: Measured) -> "list[Run]":
     """The runs, of a store those that were set aside as well. Arguments and errors as `taken`."""
-    data = _named(data, None)
-    with _opened(data, None) as store:
+    data = _named(data)
+    with _opened(data) as store:
         if store is None:
-            runs = [*_read(data, None)[0].runs]
-        else:
-            runs = store.runs(dropped=True)
-            _warn_of_runs(store)
-    if device is not None:
-        _check_device(device, (run.device.label for run in runs))
-    return [run for run in runs if device in (None, run.device.label)]
+            return [*_read(data)[0].runs]
+        _warn_of_runs(store)
+        return store.runs(dropped=True)
 
 
 def _loaded(store: "Store", regime: str | None, device: str | None) -> "Evidence":

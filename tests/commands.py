@@ -1,11 +1,12 @@
 """Commands of normtune and other Pythons as tests run them, and errors that are one line."""
 
 import functools
+import io
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import pytest
@@ -64,6 +65,18 @@ def succeed(*arguments: object) -> str:
     result = invoke(*arguments)
     assert result.exit_code == 0, result.output or result.exception
     return result.output
+
+
+def printed_sweep(**options: Any) -> str:
+    """What a sweep prints that has options of Python alone."""
+    from normtune.tuner.sweep.api import run
+    from normtune.tuner.sweep.progress import Lines
+    from normtune.tuner.sweep.request import Request
+
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        run(Request(**options), Lines())
+    return printed.getvalue()
 
 
 def refused(*arguments: object, kind: type[NormtuneError] = UsageError) -> str:

@@ -1,4 +1,4 @@
-"""Samplers of Optuna, run as `--strategy optuna:SAMPLER` runs them, by the names that the results have.
+"""Samplers of Optuna, run as the strategy `optuna:SAMPLER` runs them, by the names that the results have.
 
 Earlier results of `tpe`, `gp` and `random` are of searches that normtune had. That `random` drew one of the configs
 that were not timed; Optuna draws a value of each knob.

@@ -21,6 +21,9 @@ from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.regret.specs import spec_of
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.report.notebook import html_of
+from normtune.heuristics.rules import AUTOTUNED, RULES
+from normtune.heuristics.writing.named_files import selected
+from normtune.kernels.tablefile.locate import load_table
 from normtune.results.options import keywords_of
 from normtune.results.records import Device
 from normtune.results.terminal import printable
@@ -129,9 +132,11 @@ def diff(request: DiffRequest) -> Diff:
         UsageError: a name is no table or rule, or a requested operator or dtype was not measured.
         NormtuneError: the store cannot be read.
     """
-    contenders = contender(os.fspath(request.first)), contender(os.fspath(request.second))
+    sides = os.fspath(request.first), os.fspath(request.second)
+    contenders = contender(sides[0]), contender(sides[1])
     weighting = Weighting(os.fspath(request.weights))
-    evidence = request.load(request.data)
+    tables = [load_table(side) for side in sides if side not in {*RULES, *AUTOTUNED}]
+    evidence = selected(request, request.data, tables[0] if tables else None)
 
     def on(device: Device) -> DeviceDiff:
         part = evidence.of(device)

@@ -1,6 +1,6 @@
 """The fit of the table of one GPU from Python.
 
-In: a store, a recording, or a DataFrame with one row per measurement or sample and the GPU. Out: `Table`, with
+In: a store, or a DataFrame with one row per measurement or sample and the GPU. Out: `Table`, with
 lookup, text, save and install. `pipeline` does the fit; `locate.LoadedTable` is a table read from a file.
 """
 
@@ -21,9 +21,9 @@ from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.heuristics.fitting.result import Fit, FittedFunction, Shared
 from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.report.notebook import shown
-from normtune.heuristics.writing import emit, formats, installing
+from normtune.heuristics.writing import emit, installing
 from normtune.heuristics.writing.installing import Installed
-from normtune.heuristics.writing.regenerate import Source, command
+from normtune.heuristics.writing.regenerate import command
 from normtune.heuristics.writing.report import verdict
 from normtune.heuristics.writing.write import check_files, write_table
 from normtune.kernels.arguments import checked
@@ -33,10 +33,10 @@ from normtune.kernels.problem import axes_at
 from normtune.kernels.tablefile.locate import installed_path
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.database.store import Store
+from normtune.results.database.url import resolve_url
 from normtune.results.elsewhere import Elsewhere
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.dataframe import evidence_of
-from normtune.results.exchange.foreign_file import read_foreign
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.options import keywords_of, option
 from normtune.results.records import Device
@@ -49,20 +49,11 @@ _FIGURES = (
 )
 
 
-def source_of(data: Measured, recording: str | None) -> Source | None:
-    """The source of the measurements that `taken` loads; None for an open store and for evidence."""
-    if data is None or isinstance(data, str | os.PathLike):
-        return Source(None if data is None else os.fspath(data), recording)
-    return None
-
-
-def measured(source: Source, options: FitOptions) -> Evidence:
-    """The measurements of a source in the options' cache mode, of their device."""
-    if source.file is None:
-        return taken(source.store, source.recording, options.regime, options.device)
-    evidence = read_foreign(Path(source.file), source.elsewhere, options.operators)
-    evidence = evidence if options.device is None else on_device(evidence, options.device)
-    return in_regime(evidence, options.regime, source.file)
+def source_of(data: Measured) -> str:
+    """The value of `--store` with the measurements that `taken` loads; empty for an open store and for evidence."""
+    if data is None:
+        return os.environ.get("NORMTUNE_STORE") or resolve_url(None)
+    return os.fspath(data) if isinstance(data, str | os.PathLike) else ""
 
 
 def function_of(functions: Sequence[FittedFunction], operator: str, dtype: str) -> FittedFunction:
@@ -92,7 +83,7 @@ class Table:
         notes: why data was left out.
         fit: the complete result of the fit.
         evidence: the measurements that were used.
-        source: where the header says that these are; None if they are in no store and no recording.
+        source: the value of `--store` with these; empty if they are in no store.
     """
 
     device: Device
@@ -102,7 +93,7 @@ class Table:
     options: FitOptions
     notes: tuple[str, ...]
     evidence: Evidence
-    source: Source | None = None
+    source: str = ""
 
     @checked
     def lookup(self, operator: str, dtype: str, rows: int, hidden: int, third: int | None = None) -> Config:
@@ -142,9 +133,9 @@ class Table:
             rows.append((key.text, key.dtype, *counts, *losses, compared.name if compared else "", faster))
         return pd.DataFrame(rows, columns=list(_FIGURES))
 
-    def module(self, path: Path, data: Path | None = None, in_folders: bool = False) -> str:
+    def module(self, path: Path, data: Path | None = None) -> str:
         """The text of the module for a file; arguments as of `regenerate.command`."""
-        return emit.module_text(self.fit, command(self.source, self.options, path, data, in_folders))
+        return emit.module_text(self.fit, command(self.source, self.options, path, data))
 
     def text(self) -> str:
         """The table as Python source, a module that stands alone, with the header that `save` writes."""
@@ -170,7 +161,7 @@ class Table:
         check_files(table, data, force)
         self.write(table, data)
 
-    def write(self, table: Path | None, data: Path | None, in_folders: bool = False) -> list[Path]:
+    def write(self, table: Path | None, data: Path | None) -> list[Path]:
         """The same as `save`, without checks of the files; a file that is None is not written.
 
         Returns:
@@ -179,32 +170,8 @@ class Table:
         if data:
             write_parquet(self.evidence, data)
         if table:
-            write_table(self.module(table, data, in_folders), table)
+            write_table(self.module(table, data), table)
         return [path for path in (data, table) if path]
-
-    @checked
-    def write_as(self, form: str, path: str | os.PathLike[str], force: bool = False) -> list[Path]:
-        """Write the fit in another form than a table, as `normtune fit --format` does.
-
-        Args:
-            form: `triton-configs`, a module with a list of configs for `triton.autotune` for each operator.
-            path: of the file; a file that normtune wrote there before is replaced.
-            force: whether to replace files that normtune did not write.
-
-        Returns:
-            The files that were written.
-
-        Raises:
-            UsageError: the form is unknown or does not fit the operators, or a file should not be replaced.
-            NormtuneError: writing failed.
-        """
-        formats.check_format(form)
-        file = Path(path)
-        is_module = form == formats.MODULE
-        text = self.module(file) if is_module else formats.triton_configs(self.fit, self.evidence, self.options)
-        check_files(file, None, force, form)
-        write_table(text, file)
-        return [file]
 
     def install(self, force: bool = False) -> Installed:
         """Install the table for this user and its GPU, as `normtune fit --install` does.
@@ -219,7 +186,7 @@ class Table:
         """
         gpu = emit.gpu_of(self.device)
         installing.check([gpu], force)
-        again = command(self.source, self.options, installed_path(gpu.name))._replace(out="", install=True)
+        again = command(self.source, self.options, installed_path(gpu.name))
         return installing.write_installed(emit.module_text(self.fit, again), gpu, self.fit.data.unpaired)
 
     def _repr_html_(self) -> str:
@@ -234,13 +201,12 @@ class FitRequest(FitKeywords, Elsewhere):
     """Arguments of `fit`."""
 
     data: pd.DataFrame | Measured = option(
-        "A store, open or by its file or URL, or evidence; or measurements of another program, a DataFrame or a CSV or "
-        "Parquet file, with one row a measurement or sample and the columns `operator`, `dtype`, `rows`, `hidden`, "
+        "A store, open or by its file or URL, the name of a recording, or evidence; or another program's measurements, "
+        "a DataFrame with one row a measurement or sample and the columns `operator`, `dtype`, `rows`, `hidden`, "
         "`config` or a column for each knob, and one of `nanoseconds`, `microseconds`, `milliseconds`, `seconds` and "
         "`samples`. Default: the default store."
     )
     _: KW_ONLY
-    recording: str | None = option("Recording that ships with normtune, by its name, in place of data.")
     l2_bytes: int | None = option(
         "Bytes of the L2 cache of the GPU of a DataFrame. Default: those of the best-known GPU of the target."
     )
@@ -258,31 +224,22 @@ def fit(request: FitRequest) -> Table:
             GPUs, or an option is out of range.
         NormtuneError: there is nothing to fit, no table meets the options, or the store cannot be read.
     """
-    data, recording, options = request.data, request.recording, FitOptions.of(request)
-    source: Source | None = None
+    data, options, source = request.data, FitOptions.of(request), ""
     if options.baseline is not None and request.replaces is not None:
         raise UsageError("baseline and replaces are both given: expected one of them to compare the table with")
     elsewhere = Elsewhere.said_by(request)
-    if isinstance(data, str | os.PathLike) and elsewhere.is_of(data):
-        if recording is not None or request.l2_bytes is not None:
-            raise UsageError("a file of another program is given with a recording or l2_bytes: leave these two out")
-        source = Source(file=os.fspath(data), elsewhere=elsewhere)
-        evidence = measured(source, options)
-    elif not isinstance(data, Evidence | Store | str | os.PathLike | None):
-        if recording is not None:
-            raise UsageError("a DataFrame and a recording are both given: measurements come from one of them")
-        evidence = evidence_of(
-            data, elsewhere.device(request.l2_bytes), elsewhere.columns, options.operators, elsewhere.where
-        )
+    if not isinstance(data, Evidence | Store | str | os.PathLike | None):
+        evidence = evidence_of(data, elsewhere.device(request.l2_bytes), elsewhere.columns, elsewhere.where)
         evidence = in_regime(evidence, options.regime, "the DataFrame")
         evidence = evidence if options.device is None else on_device(evidence, options.device)
     elif elsewhere.facts() or request.l2_bytes is not None:
         raise UsageError(
-            "a store or evidence has its own GPU: leave name, target, sms, columns, where and l2_bytes out"
+            "a store or evidence has its own GPU: leave name, target, sms, columns, where and l2_bytes out; "
+            "`merge_data` adds a file of another program to a store"
         )
     else:
-        evidence = taken(data, recording, options.regime, device=options.device)
-        source = source_of(data, recording)
+        evidence = taken(data, options.regime, device=options.device)
+        source = source_of(data)
     incumbents = None if options.baseline is None else baselines.baseline(options.baseline, Path())
     replaced = None if request.replaces is None else baselines.of_file(request.replaces)
     return fitted(evidence, options, source, incumbents, replaced)
@@ -291,7 +248,7 @@ def fit(request: FitRequest) -> Table:
 def fitted(
     evidence: Evidence,
     options: FitOptions,
-    source: Source | None,
+    source: str,
     incumbents: Incumbents | None = None,
     replaced: Incumbents | None = None,
     progress: Progress | None = None,

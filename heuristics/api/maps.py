@@ -16,6 +16,7 @@ from normtune.heuristics.regret.build import matrices_of, outdated
 from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.showing.config_map import BestMap, best_map, table_map
+from normtune.heuristics.writing.named_files import selected
 from normtune.kernels.problem import AXES, Shape
 from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.tablefile.locate import load_table
@@ -112,7 +113,7 @@ def show_map(request: MapRequest) -> Maps:
         NormtuneError: the store cannot be read.
     """
     loaded = None if request.table is None else load_table(request.table)
-    return maps_of(request.load(request.data), loaded)
+    return maps_of(selected(request, request.data, loaded), loaded)
 
 
 def maps_of(evidence: Evidence, table: LoadedTable | None) -> Maps:

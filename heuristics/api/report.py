@@ -51,7 +51,6 @@ from normtune.results.atomic import replaced
 from normtune.results.evidence import Evidence
 from normtune.results.options import as_names, keywords_of, option
 from normtune.results.records import UNKNOWN_START, Device, Run
-from normtune.results.regimes import in_regime
 from normtune.results.source import NOTHING, Measured, Selection, data_option
 
 if TYPE_CHECKING:
@@ -191,7 +190,7 @@ def reported(request: ReportRequest, announce: Announce = lambda line: None) -> 
         raise UsageError(f"{names[0]} is a rule: name the table that the report is about before it")
     if sides:
         table = load_table(names[0])
-    evidence = _evidence(request, table)
+    evidence = named_files.selected(request, request.data, table)
     if evidence.frame.empty:
         raise UsageError(NOTHING)
     devices = tuple(_on(evidence.of(device), device, sides, table, announce) for device in evidence.devices())
@@ -207,15 +206,6 @@ def of_fit(fit: Fit, evidence: Evidence) -> Report:
     """The report of a fitted table."""
     part = _of_fit(evidence, fit)
     return Report(f"{_FITTED} on {fit.device.label}", (part,))
-
-
-def _evidence(request: ReportRequest, table: LoadedTable | None) -> Evidence:
-    if table is None or request.data is not None or request.recording is not None:
-        return request.load(request.data)
-    named = named_files.measured(table.header, table.source)
-    if named is None:
-        return request.load(None)
-    return request.of(in_regime(named[1], request.regime, named[0]))
 
 
 def _on(

@@ -1,6 +1,6 @@
 """Measurements as a DataFrame, from Python.
 
-In: measurements, an order. Out: the rows that `normtune show --sort` lists, of all devices. Nothing is printed.
+In: measurements, an order. Out: their rows, of all devices. Nothing is printed.
 """
 
 from dataclasses import KW_ONLY, dataclass
@@ -27,7 +27,7 @@ class ShowRequest(Selection):
 
 @keywords_of(ShowRequest)
 def show(request: ShowRequest) -> pd.DataFrame:
-    """List measurements, with their times relative to the best, as `normtune show --sort` does.
+    """List measurements, with their times relative to the best.
 
     Returns:
         A row for each measurement. Columns rows, hidden, dtype, operator, variant, a column for each knob, status,

@@ -21,7 +21,9 @@ def diff(
         str,
         typer.Argument(metavar="A", help="File of a table, shipped table (nvidia-h200), or rule (liger)."),
     ],
-    second: Annotated[str, typer.Argument(metavar="B", help="The table or rule to compare with.")],
+    second: Annotated[
+        list[str], typer.Argument(metavar="B...", help="The tables or rules to compare A with.", show_default=False)
+    ],
     details: Annotated[
         bool, typer.Option("--details", help="Also print all figures, and maps of the shapes at which they differ.")
     ] = False,
@@ -32,25 +34,30 @@ def diff(
     as_json: JsonOption = False,
     **chosen: Any,
 ) -> None:
-    """Compare two tables, or a table and another library's rule.
+    """Compare a table with other tables, or with the rules of other libraries.
 
-    Both are scored on the same measurements. A config has a time only where it, or one with the same launch, was
-    measured.
+    All are scored on the same measurements: of --store, else those that the first table was fitted to. A config has a
+    time only where it, or one with the same launch, was measured.
     """
     if details + markdown + as_json > 1:
         raise UsageError("--details, --markdown and --json are forms of the same output: give one of them")
     from normtune.heuristics.api.diff import diff as compared
     from normtune.results.terminal import console, map_columns, say_json
 
-    result = compared(first, second, **chosen)
+    results = [compared(first, other, **chosen) for other in second]
     if as_json:
-        say_json({"a": result.names[0], "b": result.names[1], "differences": result.frame()})
+        say_json(
+            {"comparisons": [{"a": one.names[0], "b": one.names[1], "differences": one.frame()} for one in results]}
+        )
         return
-    if not result.devices:
+    if not any(result.devices for result in results):
         say(NOTHING)
         return
-    lines = result.details(map_columns(console()), markdown) if details or markdown else result.verdict()
-    for line in lines:
-        say(line)
+    for number, result in enumerate(results):
+        if number:
+            say("")
+        lines = result.details(map_columns(console()), markdown) if details or markdown else result.verdict()
+        for line in lines:
+            say(line)
     if not details and not markdown:
         say("\nMore: --details, docs/glossary.md")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normtune.results.commands import ReadOption, with_options
-from normtune.results.options import parse_number
 from normtune.results.source import Selection
 from normtune.results.terminal import say
 
@@ -21,7 +20,7 @@ TablesArgument = Annotated[
     typer.Argument(
         metavar="[TABLE]...",
         help="File of a table, shipped table (nvidia-h200), or rule (liger) to compare the first with. Default: fit a "
-        "table to the measurements. Without --store and --recording the measurements are those that its command names.",
+        "table to the measurements. Without --store the measurements are those that its command names.",
     ),
 ]
 
@@ -62,12 +61,6 @@ def plot(
             "that may be the fastest; measured, the share of configs with times.",
         ),
     ] = "map",
-    against: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Table or rule of --what faster. Default: the second table.")
-    ] = None,
-    at: Annotated[
-        str | None, typer.Option(metavar="N", help="Size of the third axis, where there is one. Default: a middle one.")
-    ] = None,
     **chosen: Any,
 ) -> None:
     """Draw one chart of an operator and dtype as a picture, for a pull request or a paper.
@@ -78,9 +71,7 @@ def plot(
 
     check_extra()
     check_format(out)
-    _reported(tables, store, chosen).plot(
-        out, what, against, None if at is None else int(parse_number(int, "--at", at))
-    )
+    _reported(tables, store, chosen).plot(out, what)
     say(f"wrote {out}")
 
 

@@ -3,7 +3,7 @@
 import os
 from dataclasses import KW_ONLY, MISSING, dataclass
 
-from normtune.results.options import option
+from normtune.results.options import keyword, option
 from normtune.results.source import Measured, Selection, data_option
 
 
@@ -17,10 +17,6 @@ class DiffRequest(Selection):
     second: str | os.PathLike[str] = option("The other one.", default=MISSING)
     data: Measured = data_option()
     _: KW_ONLY
-    weights: str | os.PathLike[str] = option(
-        "Weight of a shape in means, as for `fit`: equal, decades or a CSV file.",
-        "CHOICE",
-        default="equal",
-        read=str,
-        doc="Of shapes in means: `equal`, `decades`, or a CSV file with columns rows, hidden and weight.",
+    weights: str | os.PathLike[str] = keyword(
+        "Of shapes in means: `equal`, `decades`, or a CSV file with columns rows, hidden and weight.", default="equal"
     )

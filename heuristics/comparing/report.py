@@ -13,6 +13,8 @@ from normtune.heuristics.showing.config_map import NEAR, NONE, has_gaps, plane_l
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Shape
 
+# Shapes that a verdict names, and those that lose most.
+NAMED = 8
 WORST = 5
 CHANGES = 12
 SAME, EVEN, FIRST, SECOND, UNTIMED, SILENT = "=", "~", "A", "B", "?", "-"
@@ -24,7 +26,7 @@ _LOSSES = ("A loses", "worst", "B loses", "worst", "faster", "us a call")
 
 
 def verdict_lines(comparison: Difference, l2_bytes: int) -> Iterator[str]:
-    """How much faster A is: over all shapes, by bytes moved, and at most; and the shapes without an answer."""
+    """How much faster A is: over all shapes, by bytes moved, and at most; where launches differ; what has no answer."""
     key, total = comparison.matrix.key, comparison.faster()
     if total is None:
         yield f"{key}: no shape has times of both"
@@ -45,6 +47,11 @@ def verdict_lines(comparison: Difference, l2_bytes: int) -> Iterator[str]:
                 most = max(logs, key=logs.__getitem__)
                 where = f"at {len(logs)} shape{'s' * (len(logs) != 1)}"
                 yield f"  {sign} wins {where}, at most {_faster(logs[most])} ({' x '.join(map(str, most))})"
+    differing = [" x ".join(map(str, shape)) for shape in comparison.pairs if shape not in comparison.same]
+    if differing:
+        more = f" and {len(differing) - NAMED} more" if len(differing) > NAMED else ""
+        shapes = f"{len(differing)} of {len(comparison.pairs)} shapes"
+        yield f"  other launches at {shapes}: {', '.join(differing[:NAMED])}{more}"
     yield from (f"  {line}" for line in _missing(comparison, markdown=False))
 
 
@@ -157,7 +164,7 @@ def _missing(comparison: Difference, markdown: bool) -> Iterator[str]:
             alone = ""
             if loss and loss.bound is not None:
                 alone = f"; it loses {percent(loss.plain)} where it has, with estimates {percent(loss.bound)} at most"
-            hint = "; a sweep with --space full times most of what other libraries launch" if untimed else ""
+            hint = "; a sweep with the space full times most of what other libraries launch" if untimed else ""
             yield f"{'- ' * markdown}{sign} has {' and '.join(gaps)} of {len(comparison.pairs)} shapes{alone}{hint}"
         note = _partly_timed([comparison.tuned(which)], which, markdown)
         if note:

@@ -1,4 +1,4 @@
-"""Options of a fit: as Python arguments, as words of the command, and as data in a table's header and back.
+"""Options of a fit: as Python arguments, as options of the command, and as data in a table's header and back.
 
 `pipeline` applies them; `check` fits again with the options in the header.
 """
@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
@@ -19,10 +18,9 @@ from normtune.results.options import (
     DEVICE_HELP,
     as_names,
     documented,
-    flag_of,
+    keyword,
     option,
     option_of,
-    parse_percent,
 )
 from normtune.results.regimes import COLD, check_regime
 
@@ -48,12 +46,9 @@ class FitKeywords:
     max_slowdown: float | None = option(
         "Longest time at a measured shape as a multiple of its best time: 1.10.", "FACTOR"
     )
-    tie_percent: float = option(
-        "Choose the simplest table whose mean loss exceeds the best tree's by at most this.",
-        *("PERCENT", "tie", "baseline"),
+    tie_percent: float = keyword(
+        "Choose the simplest tree whose mean loss exceeds the best tree's by at most so many percent.",
         default=TIE_PERCENT,
-        read=partial(parse_percent, "tie"),
-        doc="Choose the simplest tree whose mean loss exceeds the best tree's by at most so many percent.",
     )
     weights: str | os.PathLike[str] = option(
         "Weight of a shape in means: decades, equal weights of all decades of bytes moved; equal; or a CSV file with "
@@ -69,17 +64,13 @@ class FitKeywords:
         "--max-configs allow it. default: the operator's default config; none: no comparison. Default: only a "
         "comparison with the table that is replaced."
     )
-    batch_invariant: bool = option(
-        "Also fit functions that give a row the same bits in every batch, and print their cost.",
-        default=False,
-        doc="Also fit functions that give a row the same bits in every batch.",
-    )
+    batch_invariant: bool = keyword("Also fit functions that give a row the same bits in every batch.", default=False)
     portable: bool = option(
         "Choose only configs that are legal on every GPU of this vendor whose limits normtune knows.",
         default=False,
         before="install",
     )
-    regime: str = option("Fit times measured cold, warm or eager.", default=COLD, before="install")
+    regime: str = keyword("Fit times measured `cold`, `warm` or `eager`.", default=COLD)
     device: str | None = option(DEVICE_HELP, "NAME", before="install", doc=DEVICE_DOC)
 
 
@@ -109,7 +100,7 @@ class FitOptions(FitKeywords):
         if self.max_slowdown is not None and not 1 <= self.max_slowdown < math.inf:
             raise UsageError(f"--max-slowdown is {self.max_slowdown:g}: expected a ratio of at least 1, as 1.10")
         if not 0 <= self.tie_percent <= 100:
-            raise UsageError(f"--tie is {self.tie_percent:g}: expected percent from 0 to 100, as {TIE_PERCENT}")
+            raise UsageError(f"tie_percent is {self.tie_percent:g}: expected percent from 0 to 100, as {TIE_PERCENT}")
 
     @classmethod
     def of(cls, request: object) -> "FitOptions":
@@ -166,25 +157,6 @@ class FitOptions(FitKeywords):
                 values[name] = tuple(value)
         return cls(**values)
 
-    def words(self) -> list[str]:
-        """The words of options that differ from their defaults: repeated options, options with a value, flags."""
-        return words_of(self.facts())
-
-
-def words_of(facts: Mapping[str, Any]) -> list[str]:
-    """The same as `FitOptions.words`, of any facts, valid or not."""
-    repeated, valued, flags = [], [], []
-    known = {option.name: flag_of(option) for option in fields(FitOptions)}
-    for name in sorted(facts, key=[*known, *facts].index):
-        flag, value = known.get(name, "--" + name.replace("_", "-")), facts[name]
-        if isinstance(value, list):
-            repeated += [word for item in value for word in (flag, str(item))]
-        elif value is True:
-            flags.append(flag)
-        else:
-            valued += [flag, _text(value)]
-    return repeated + valued + flags
-
 
 def kind_of(option: "Field[Any]") -> type:
     """The type of an option's values: int, float, str, bool, or tuple for a repeated option."""
@@ -205,8 +177,3 @@ def _json(value: Any) -> Any:
     if isinstance(value, bool | str | NoneType):
         return value
     return int(value) if value == value // 1 and abs(value) < _EXACT else float(value)
-
-
-def _text(value: object) -> str:
-    """A value on the command line; floats are exact."""
-    return str(float(value)).removesuffix(".0") if isinstance(value, float) else str(value)

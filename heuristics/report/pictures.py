@@ -38,11 +38,11 @@ def of_function(function: FunctionData, what: str, against: str | None, at: int 
         at = plane.sizes[2][len(plane.sizes[2]) // 2] if at is None else at
         if at not in plane.sizes[2]:
             raise UsageError(
-                f"--at is {at}: expected one of the measured {plane.axes[2]}, {', '.join(map(str, plane.sizes[2]))}"
+                f"at is {at}: expected one of the measured {plane.axes[2]}, {', '.join(map(str, plane.sizes[2]))}"
             )
         title += f", {plane.axes[2]} {at}"
     elif at is not None:
-        raise UsageError(f"--at is {at}, but {function.title} has no third size: leave it out")
+        raise UsageError(f"at is {at}, but {function.title} has no third size: leave it out")
     subject, regions = function.sides[0].name, _at(function.regions(), at, "z0", "z1")
     frames = {
         "shapes": _at(function.rows(rival=rival), at, "z"),

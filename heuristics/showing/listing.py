@@ -83,7 +83,7 @@ def check_order(sort: str | None, evidence: "Evidence") -> None:
     """
     known = columns(evidence)
     if sort is not None and sort.removeprefix("-") not in known:
-        raise UsageError(f"--sort is {sort!r}: expected one of {', '.join(known)}, or -COLUMN for descending")
+        raise UsageError(f"sort is {sort!r}: expected one of {', '.join(known)}, or -COLUMN for descending")
 
 
 def _losses(matrices: list[TimingMatrix]) -> dict[tuple[Problem, Config], float]:

@@ -95,7 +95,7 @@ def write_installed(text: str, gpu: Gpu, is_unpaired: bool) -> Installed:
 
 
 def install(table: Path, force: bool = False) -> tuple[Gpu, Installed]:
-    """Install a copy of a table, whose command installs it, too.
+    """Install a copy of a table, as `normtune table install` does.
 
     Args:
         table: its file.
@@ -110,7 +110,7 @@ def install(table: Path, force: bool = False) -> tuple[Gpu, Installed]:
     """
     header, name = locate.load(table).header, locate.quoted(table)
     check([header.device], force)
-    command = command_of(header).installed(table, locate.installed_path(header.gpu))
+    command = command_of(header).moved(table, locate.installed_path(header.gpu))
     _, body = parse(locate.read(table), name)
     text = table_text(header._replace(command=encoded(command)), body)
     return header.device, write_installed(text, header.device, header.data.unpaired)
@@ -123,7 +123,7 @@ def _unreported(name: str) -> str:
     nearest = (longer or get_close_matches(name, DRIVER_NAMES, 1, 0.0))[0]
     return (
         f"no driver is known to report {name!r}, and kernels use the table where the name is equal: the nearest known "
-        f"one is {nearest!r}, for --name"
+        f"one is {nearest!r}, for `data merge --name`"
     )
 
 
@@ -136,16 +136,13 @@ def _displaced(gpu: Gpu) -> str:
 
 
 @checked
-def uninstall(
-    data: Measured = None, *, recording: str | None = None, regime: str = COLD, force: bool = False
-) -> tuple[Removed, ...]:
-    """Remove installed tables, as `normtune fit --uninstall` does.
+def uninstall(data: Measured = None, *, regime: str = COLD, force: bool = False) -> tuple[Removed, ...]:
+    """Remove installed tables, as `normtune table remove` does.
 
     Args:
-        data: measurements of the GPUs of the tables: a store, open or by its file or URL, or evidence. Without data and
-            a recording, the tables of this machine's GPUs are removed, and on a machine without a GPU the only
-            installed table.
-        recording: name of a recording that ships with normtune, in place of data.
+        data: measurements of the GPUs of the tables: a store, open or by its file or URL, a recording's name, or
+            evidence. Without data the tables of this machine's GPUs are removed, and on a machine without a GPU the
+            only installed table.
         regime: cache mode of these measurements: `cold`, `warm` or `eager`.
         force: whether to remove files that normtune did not write, or that were edited.
 
@@ -153,8 +150,8 @@ def uninstall(
         UsageError: a file may only be removed with `force`, or the choice of a table is ambiguous.
         NormtuneError: nothing is installed, or a file cannot be removed.
     """
-    given = data is not None or recording is not None
-    devices = taken(data, recording, regime).devices() if given else []
+    given = data is not None
+    devices = taken(data, regime).devices() if given else []
     wanted = [Gpu(device.name, device.target, device.sms) for device in devices] if given else gpus_here()
     installed = locate.installed()
     if wanted:
@@ -162,7 +159,7 @@ def uninstall(
     elif len(installed) > 1:
         raise UsageError(
             f"this machine has no GPU, and several tables are installed: {_listed(installed)}; choose one by "
-            "measurements of its GPU with --store or --recording"
+            "measurements of its GPU with --store"
         )
     else:
         paths = installed

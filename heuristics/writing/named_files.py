@@ -13,15 +13,16 @@ from normtune.heuristics.fitting.baseline import NAMES, Incumbents
 from normtune.heuristics.fitting.baseline import baseline as incumbents
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.weights import NAMED, Weighting
-from normtune.heuristics.writing.regenerate import Command, command_of
+from normtune.heuristics.writing.regenerate import command_of
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Header
-from normtune.results.elsewhere import Elsewhere
+from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.results.paths import unreadable
 from normtune.results.regimes import COLD
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
+    from normtune.results.source import Measured, Selection
 
 
 def inside(option: str, name: str, table: Path) -> Path:
@@ -48,24 +49,6 @@ def inside(option: str, name: str, table: Path) -> Path:
             "and so is not opened: move the file there and fit again"
         )
     return file
-
-
-def measurements(command: Command, table: Path) -> "Evidence":
-    """The measurements in the file of another program that a header's command names.
-
-    Raises:
-        NormtuneError: the file is outside of the repository, missing, or not such a file.
-    """
-    from normtune.results.exchange.foreign_file import read_foreign
-
-    file = inside("FILE", command.file, table)
-    try:
-        return read_foreign(file, Elsewhere.from_facts(command.elsewhere), command.fit_options().operators)
-    except UsageError:  # its text may quote the file
-        raise NormtuneError(
-            f"FILE of its command names {locate.quoted(command.file)}, which is missing or does not hold the "
-            "measurements: put it back"
-        ) from None
 
 
 def weights(options: FitOptions, table: Path) -> str:
@@ -110,20 +93,14 @@ def measured(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     """
     from normtune.results.exchange.parquet_csv import read_parquet
     from normtune.results.exchange.recording import load_recording
-    from normtune.results.source import is_parquet
+    from normtune.results.source import is_parquet, is_recording
 
     command = command_of(header)
-    name, regime = command.recording, header.data.regime or COLD
-    if name:
-        return f"recording {name}", load_recording(name, regime)
-    if command.file and not command.evidence:
-        evidence = measurements(command, path)
-        return locate.quoted(command.file), _fitted(evidence, header, locate.quoted(command.file))
-    named = command.evidence or (command.store if is_parquet(command.store) else "")
-    if not named:
+    if is_recording(command.store):
+        return f"recording {command.store}", load_recording(command.store, header.data.regime or COLD)
+    file = command.evidence or (command.store if is_parquet(command.store) else "")
+    if not file:
         return None
-    # In a folder, `fit` gives the file of measurements the table's name.
-    file = os.path.normpath(f"{named}{path.stem}.parquet" if named.endswith("/") else named)
     parquet = inside("--evidence" if command.evidence else "--store", file, path)
     if not os.path.lexists(parquet):
         raise NormtuneError(
@@ -133,6 +110,17 @@ def measured(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     evidence = read_parquet(parquet)
     checked = _same if command.evidence else _fitted
     return locate.quoted(file), checked(evidence, header, locate.quoted(file))
+
+
+def selected(selection: "Selection", data: "Measured", table: LoadedTable | None) -> "Evidence":
+    """The selected measurements: of data, else those that a table was fitted to, else of the default store.
+
+    Raises:
+        UsageError: as `Selection.load`.
+        NormtuneError: the file that the table names is missing or has other measurements.
+    """
+    named = None if table is None or data is not None else measured(table.header, table.source)
+    return selection.load(data if named is None else named[1])
 
 
 def _fitted(evidence: "Evidence", header: Header, name: str) -> "Evidence":

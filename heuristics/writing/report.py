@@ -212,7 +212,7 @@ def ways(gpu: Gpu, out: Path | None) -> Iterable[str]:
     name = quoted(f"./{out}" if str(out).startswith("-") else str(out))
     yield "Ways to use it:"
     if not gpu.is_replay:
-        yield f"  normtune fit {name} --install: kernels on {gpu.name} use it, for this user"
+        yield f"  normtune table install {name}: kernels on {gpu.name} use it, for this user"
     yield f"  NORMTUNE_TABLE={name}: one process uses it"
     yield "  commit it: as heuristics.py of a library, or in heuristics/tables/ of normtune"
 

@@ -64,16 +64,14 @@ def make_folder(folder: Path, parents: bool = False, advice: str = "name another
         raise UsageError(f"cannot create the folder {folder}: {error.strerror or error}; {advice}") from None
 
 
-def check_files(table: Path | None, data: Path | None, force: bool, form: str = "module") -> None:
+def check_files(table: Path | None, data: Path | None, force: bool) -> None:
     """Refuse to overwrite files that somebody may want to keep; None for a file that is not written.
-
-    `form` is a key of `formats.FORMATS`, for the first file.
 
     Raises:
         UsageError: a file would be overwritten, or a name or folder is wrong.
     """
     if table:
-        (check_table if form == "module" else check_text)(table, force)
+        check_table(table, force)
     if data:
         check_evidence(data, force)
 

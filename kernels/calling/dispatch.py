@@ -278,7 +278,7 @@ def _find(device: int, target: Target) -> TableSelection | None:
     if not selection.exact:
         warnings.warn(
             f"normtune has no table for {plain_name(name)} ({target.name}, {target.sms} SMs) and uses "
-            f"{selection.source}: `normtune sweep --effort portfolio && normtune fit --install` on this GPU makes its "
+            f"{selection.source}: `normtune sweep --effort quick && normtune fit --install` on this GPU makes its "
             "own in a minute",
             stacklevel=5,
         )
@@ -304,7 +304,7 @@ def _in_table(selection: TableSelection | None, batch_invariant: bool = False) -
             is_warned = True
             warnings.warn(
                 f"{selection.source or 'the table'} has no batch-invariant function of {problem.key}: the "
-                "default config serves, which may be slow; --batch-invariant of `normtune fit` adds them to a table",
+                "default config serves, which may be slow; `normtune.fit(batch_invariant=True)` adds them to a table",
                 stacklevel=4,
             )
         _, rows, hidden = problem

@@ -204,7 +204,7 @@ def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
                 raise UsageError(f"the store {name} is empty: run `normtune sweep{store_option(engine.url)}` first")
             return
         if is_sqlite and (trigger := _name_in(connection, "type = 'trigger'")):  # code of others may run for ever
-            export = f"`normtune data export --regime all --out FILE.parquet{store_option(engine.url)}`"
+            export = f"`normtune data export --out FILE.parquet{store_option(engine.url)}`"
             raise NormtuneError(
                 f"the store {name} has a trigger, {trigger[:40]!r}, which normtune never creates: {export} writes a "
                 "file, which another store merges"

@@ -36,7 +36,6 @@ def evidence_of(
     data: object,
     device: Device,
     columns: Columns | None = None,
-    operators: Sequence[str] = (),
     where: Columns | None = None,
 ) -> Evidence:
     """Convert a DataFrame, one row per measurement or sample.
@@ -51,7 +50,6 @@ def evidence_of(
             columns of `columns`, or else all others.
         device: the GPU of all measurements.
         columns: names of columns that differ from the usual ones.
-        operators: a single one names that of all rows if there is no such column.
         where: by column, the value of the rows that are read; `*` for all.
 
     Raises:
@@ -59,12 +57,12 @@ def evidence_of(
     """
     if not isinstance(data, pd.DataFrame):
         raise UsageError(f"the measurements are a {type(data).__name__}: expected a pandas DataFrame, or evidence")
-    return evidence_in(Rows(data.reset_index(drop=True)), device, columns or {}, operators, where or {})
+    return evidence_in(Rows(data.reset_index(drop=True)), device, columns or {}, where or {})
 
 
-def evidence_in(given: Rows, device: Device, columns: Columns, operators: Sequence[str], where: Columns) -> Evidence:
+def evidence_in(given: Rows, device: Device, columns: Columns, where: Columns) -> Evidence:
     """As `evidence_of`, of rows that messages name."""
-    of = named(given.frame, columns, operators, given.source, where)
+    of = named(given.frame, columns, given.source, where)
     rows = given._replace(frame=of.frame)
     frame = rows.frame
     if frame.empty:

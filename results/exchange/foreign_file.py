@@ -4,7 +4,6 @@ In: a file, the GPU, the names of its columns. Out: `Evidence` of unpaired runs,
 file and the line. `dataframe` converts the rows.
 """
 
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from normtune.results.paths import unreadable
 _EXPECTED = "expected a CSV file in UTF-8, with the names of its columns in the first line and one line a measurement"
 
 
-def read_foreign(path: Path, elsewhere: Elsewhere, operators: Sequence[str] = ()) -> Evidence:
+def read_foreign(path: Path, elsewhere: Elsewhere) -> Evidence:
     """The measurements in a file, `.csv` or `.parquet`, by `dataframe.evidence_of`.
 
     Raises:
@@ -34,7 +33,7 @@ def read_foreign(path: Path, elsewhere: Elsewhere, operators: Sequence[str] = ()
     """
     device = elsewhere.device()
     rows = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
-    return evidence_in(rows, device, elsewhere.columns or {}, operators, elsewhere.where or {})
+    return evidence_in(rows, device, elsewhere.columns or {}, elsewhere.where or {})
 
 
 def _csv(path: Path) -> Rows:

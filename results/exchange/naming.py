@@ -31,7 +31,7 @@ _DTYPES |= {"fp32": "float32", "float": "float32", "f32": "float32"}
 ANY = "*"
 # What gives a missing column.
 _ADVICE = {
-    "operator": "--operator names that of all rows",
+    "operator": "--columns operator=NAME says which has that, or names that of all rows",
     SAMPLES: "--columns milliseconds=NAME says which has times, and their unit",
 }
 
@@ -67,13 +67,12 @@ def whole(value: Any) -> int:
     return int(value)
 
 
-def named(frame: pd.DataFrame, columns: Columns, operators: Sequence[str], source: str, where: Columns) -> Named:
+def named(frame: pd.DataFrame, columns: Columns, source: str, where: Columns) -> Named:
     """Give the columns their names.
 
     Args:
         frame: as it was read.
         columns: as in `elsewhere.Columns`.
-        operators: the values of `--operator`; a single one names that of all rows if there is no such column.
         source: of the frame, for messages.
         where: by column, the value of the rows that are read; `ANY` for all.
 
@@ -84,8 +83,6 @@ def named(frame: pd.DataFrame, columns: Columns, operators: Sequence[str], sourc
     if twice := sorted({name for name in labels if labels.count(name) > 1}):
         raise UsageError(f"{source} has the column {twice[0]!r} {labels.count(twice[0])} times: expected once")
     frame = _renamed(_picked(frame.set_axis(labels, axis=1), where, columns, source), columns, source)
-    if "operator" not in frame and len(operators) == 1:
-        frame = frame.assign(operator=operators[0])
     frame, sizes = _with_own_sizes(frame, source)
     times = [name for name in UNITS if name in frame]
     _check(frame, labels, times, source)
@@ -127,7 +124,7 @@ def _renamed(frame: pd.DataFrame, columns: Columns, source: str) -> pd.DataFrame
             found[name] = frame[label]
         elif name in sizes and label.isascii() and label.isdecimal() and len(label) <= 18:
             found[name] = int(label)
-        elif name == "dtype" and dtype_of(label) in BUFFER_ITEMSIZE:
+        elif name == "operator" or (name == "dtype" and dtype_of(label) in BUFFER_ITEMSIZE):
             found[name] = label
         else:
             raise UsageError(f"--columns has {name}={label}, but {source} has no column {label!r}: {_listed(frame)}")

@@ -120,7 +120,7 @@ def _check(evidence: Evidence, name: str) -> None:
         raise UsageError(f"the recording's name is {name!r}: expected small letters, digits and dashes, as nvidia-h200")
     devices = evidence.devices()
     if not devices:
-        raise UsageError("there are no measurements to record: sweep first, with --strategy exhaustive")
+        raise UsageError("there are no measurements to record: sweep first")
     if len(devices) > 1:
         names = ", ".join(f"{device.label} with {device.sms} SMs" for device in devices)
         raise UsageError(f"a recording is of one device, the store has {len(devices)} ({names}): name another store")

@@ -74,19 +74,24 @@ def _unescaped(word):
     return shlex.quote(os.fsdecode(plain.encode("latin-1")))
 
 
+def words_of(line):
+    """The words of a line of a shell."""
+    return shlex.split(_ESCAPED.sub(_unescaped, line))
+
+
 def as_command(text):
-    """A command `normtune fit` of one line, as the facts of a header have it."""
+    """A fit in one line, with options of the command and of Python, as the facts of a header have it."""
     options: dict[str, Any] = {}
     command: dict[str, Any] = {}
-    for word, value in pairwise([*shlex.split(_ESCAPED.sub(_unescaped, text)), ""]):
+    for word, value in pairwise([*words_of(text), ""]):
         name = word.removeprefix("--").replace("-", "_")
         if word in ("--load", "--operator"):
             of, name = (command, "load") if word == "--load" else (options, "operators")
             of.setdefault(name, []).append(value)
-        elif word in ("--store", "--recording", "--out", "--evidence"):
+        elif word in ("--store", "--out", "--evidence"):
             command[name] = value
-        elif word in ("--install", "--portable", "--batch-invariant"):
-            (command if word == "--install" else options)[name] = True
+        elif word in ("--portable", "--batch-invariant"):
+            options[name] = True
         elif word.startswith("--"):
             name, kind = _OPTIONS.get(word, (name, str))
             options[name] = kind(value)

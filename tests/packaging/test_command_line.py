@@ -39,7 +39,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> int:
 
 @pytest.mark.parametrize(
     ("failure", "code"),
-    [(NormtuneError("the disk is full: free some"), 1), (UsageError("--grid is 'x': expected default"), 2)],
+    [(NormtuneError("the disk is full: free some"), 1), (UsageError("--rows is 'x': expected integers"), 2)],
 )
 def test_expected_errors_are_one_line_on_stderr(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failure: NormtuneError, code: int
@@ -82,7 +82,7 @@ def test_what_the_system_has_no_more_of_is_one_line(
 def test_a_sweep_with_too_few_files_is_one_line(tmp_path: Path, files: int) -> None:
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))"
     code = f"{limit}; from normtune import cli; cli.main()"
-    command = ["sweep", "--effort", "portfolio", "--device", "replay:nvidia-h200", "--quiet"]
+    command = ["sweep", "--effort", "quick", "--device", "replay:nvidia-h200", "--quiet"]
     done = python("-P", "-c", code, *command, cwd=tmp_path)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
@@ -100,7 +100,7 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch)
         ([], 2, "Commands:"),
         (["--help"], 0, "normtune sweep && normtune fit"),
         (["swep"], 2, "Did you mean 'sweep'"),
-        (["sweep", "--grit", "default"], 2, "--grit"),
+        (["sweep", "--devise", "cuda:0"], 2, "--devise"),
         (["fit", "--leaves", "many"], 2, "--leaves"),
         (["check"], 2, "Missing argument"),
         (["data"], 2, "export"),
@@ -173,7 +173,7 @@ def test_a_process_that_a_command_starts_tells_of_no_interrupt() -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_table_is_there_though_nobody_reads_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fit = ["fit", "--recording", "nvidia-h200", "--operator", "rms_norm_forward", "--leaves", "3"]
+    fit = ["fit", "--store", "nvidia-h200", "--operator", "rms_norm_forward", "--leaves", "3"]
     monkeypatch.chdir(tmp_path)
     code, told = unread("-u", "-m", "normtune", *fit, "--out", "table.py", "--evidence", "data.parquet")
     assert code == 141
@@ -193,9 +193,20 @@ def test_help_is_short_to_ask_for_and_has_an_example_that_is_a_call(name: str) -
     assert given <= {option for parameter in every_command()[name].params for option in parameter.opts}
 
 
+def test_usual_options_come_first_in_help() -> None:
+    first, more = main("fit", "--help").output.split("More options:")
+    assert "--out FILE" in first and "--max-configs N" in more and "--max-configs N" not in first
+    assert "More options:" not in main("lookup", "--help").output
+
+
+def test_usual_options_exist() -> None:
+    for command in every_command().values():
+        assert {*getattr(command, "usual", ())} <= {parameter.name for parameter in command.params}
+
+
 def test_operators_may_be_loaded_anywhere(operators_forgotten: None) -> None:
     file = Path(__file__).parents[2] / "examples" / "softmax.py"
-    words = ["show", "--recording", "nvidia-h200", "--regime", "hot"]
+    words = ["show", "--store", "nvidia-h200", "--dtype", "hot"]
     for place in range(len(words) + 1):
         for load in (["--load", file], [f"--load={file}"]):
             done = main(*words[:place], *load, *words[place:])

@@ -56,8 +56,9 @@ COMMANDS = {
 
 @pytest.mark.slow
 def test_all_commands_are_known_here() -> None:
-    names = {"sweep", "fit", "check", "show", "diff", "report", "plot", "lookup", "inspect", "doctor"}
+    names = {"sweep", "compile", "fit", "check", "show", "diff", "report", "plot", "lookup", "inspect", "doctor"}
     names |= {f"data {name}" for name in ("list", "drop", "export", "merge")}
+    names |= {f"table {name}" for name in ("install", "remove", "export")}
     assert set(COMMANDS) == {f"normtune {name}" for name in names}
 
 
@@ -66,7 +67,7 @@ def test_every_command_is_documented(root: Path) -> None:
     text = (root / "docs/commands.md").read_text()
     assert set(re.findall(r"^\| `(normtune [a-z ]+)` \|", text, re.MULTILINE)) == set(COMMANDS)
     headings = " ".join(re.findall(r"^## (.*)$", text, re.MULTILINE))
-    assert all(name in headings or name.startswith("normtune data ") for name in COMMANDS)
+    assert all(name in headings or name.startswith(("normtune data ", "normtune table ")) for name in COMMANDS)
 
 
 @pytest.mark.slow
@@ -110,7 +111,7 @@ def test_every_option_that_a_document_names_exists(root: Path, document: str) ->
 def test_the_options_of_a_section_are_those_of_the_commands_that_it_names(root: Path) -> None:
     text = (root / "docs/commands.md").read_text()
     sections = re.findall(r"^(## `normtune .*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert len(sections) == 10
+    assert len(sections) == 11
     for section in sections:
         commands = {name for name in COMMANDS if re.search(rf"\b{name}\b", section)}
         assert named(section) <= EVERYWHERE.union(*(COMMANDS[name] for name in commands)), section[:40]

@@ -16,7 +16,6 @@ from normtune.tests.commands import refused
         ("report --out r.html", "altair", "altair is not installed: pip install 'normtune[report]'"),
         ("plot --out r.png", "vl_convert", "vl_convert is not installed: pip install 'normtune[report]'"),
         ("fit --ray auto", "ray", "--ray needs Ray (it is not installed): pip install 'normtune[ray]'"),
-        ("check t.py --ray auto", "ray", "--ray needs Ray (it is not installed)"),
         ("sweep --device all --ray auto", "ray", "--ray needs Ray (it is not installed)"),
     ],
 )

@@ -118,8 +118,8 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("sweep --device replay:nvidia-h200 --rows 4096 --hidden 1024 --effort portfolio", "complete: "),
-        ("sweep --compile-only --target sm_90 --out out --rows 1 --hidden 64 --effort portfolio", "failures: none"),
+        ("sweep --device replay:nvidia-h200 --rows 4096 --hidden 1024 --effort quick", "complete: "),
+        ("compile sm_90 out --rows 1 --hidden 64 --effort quick", "failures: none"),
         pytest.param("sweep --device cuda:99", "device 'cuda:99'", marks=pytest.mark.slow),
         pytest.param("", "topic='table'", marks=pytest.mark.slow),  # the doctor's probes
     ],

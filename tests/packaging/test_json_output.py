@@ -10,8 +10,8 @@ import pytest
 import normtune
 from normtune.tests.commands import main, refused, succeed
 
-WORDS = ("--recording", "nvidia-h200", "--operator", "rms_norm_forward:no_rstd", "--dtype", "float16")
-CHOSEN: dict[str, Any] = {"recording": "nvidia-h200", "operators": "rms_norm_forward:no_rstd", "dtypes": "float16"}
+WORDS = ("--store", "nvidia-h200", "--operator", "rms_norm_forward:no_rstd", "--dtype", "float16")
+CHOSEN: dict[str, Any] = {"data": "nvidia-h200", "operators": "rms_norm_forward:no_rstd", "dtypes": "float16"}
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -29,21 +29,15 @@ def plain(value: object) -> object:
 def test_a_map_is_the_frame_of_show_map() -> None:
     told = json.loads(succeed("show", *WORDS, "--json"))
     assert told == {"shapes": rows_of(normtune.show_map(**CHOSEN).frame())}
-    told = json.loads(succeed("show", *WORDS, "--table", "nvidia-h200", "--json"))
+    told = json.loads(succeed("show", "nvidia-h200", *WORDS, "--json"))
     assert told == {"shapes": rows_of(normtune.show_map(**CHOSEN, table="nvidia-h200").frame())}
-
-
-@pytest.mark.slow
-def test_a_list_is_the_frame_of_show() -> None:
-    told = json.loads(succeed("show", *WORDS, "--sort", "-median_us", "--limit", "7", "--json"))
-    assert told == {"measurements": rows_of(normtune.show(**CHOSEN, sort="-median_us", limit=7))}
 
 
 @pytest.mark.slow
 def test_a_fit_tells_its_figures_and_files(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    fitted = normtune.fit(recording="nvidia-h200", operators="rms_norm_forward:no_rstd", leaves=4)
-    words = ("fit", "--recording", "nvidia-h200", "--operator", "rms_norm_forward:no_rstd", "--leaves", "4", "--json")
+    fitted = normtune.fit("nvidia-h200", operators="rms_norm_forward:no_rstd", leaves=4)
+    words = ("fit", "--store", "nvidia-h200", "--operator", "rms_norm_forward:no_rstd", "--leaves", "4", "--json")
     done = main(*words, "--out", "table.py")
     (table,) = json.loads(done.stdout)["tables"]
     assert table["functions"] == rows_of(fitted.figures())

@@ -18,7 +18,7 @@ COMMAND = re.compile(r"`normtune ([^`]+)`")
 TOLD = ("that ", "as ", "than ", "of ")
 STORES = ("sweep", "fit", "show", "data ")
 # Printed where no store is open: on a GPU without a table, or on a machine without a GPU.
-WITHOUT_STORE = {"sweep --effort portfolio && normtune fit --install", "sweep --device replay:nvidia-h200"}
+WITHOUT_STORE = {"sweep --effort quick && normtune fit --install", "sweep --device replay:nvidia-h200"}
 # In place of what an f-string inserts: the words that name a store, or anything else.
 STORE, OTHER = "\N{BLACK SQUARE}", "X"
 

@@ -12,7 +12,7 @@ from normtune.kernels.key import Key
 from normtune.tests.commands import main
 
 REPLAY = "replay:nvidia-h200"
-RECORDING = {"recording": "nvidia-h200"}
+RECORDING = {"data": "nvidia-h200"}
 TABLE = "nvidia-h200"
 
 
@@ -66,7 +66,7 @@ def test_values_are_what_the_commands_print(tmp_path: Path, monkeypatch) -> None
     swept = normtune.sweep(REPLAY, rows=[1, 64], hidden=[256], store="a.db").to_plain()
     assert swept["sweep"]["problems_measured"] == planned["plan"]["problems"] == 4
     assert json.loads(printed(*sweep))["sweep"]["problems_known"] == 4
-    chosen = ["--recording", "nvidia-h200", "--operator", "rms_norm_forward", "--dtype", "bfloat16"]
+    chosen = ["--store", "nvidia-h200", "--operator", "rms_norm_forward", "--dtype", "bfloat16"]
     found = normtune.diff(TABLE, "liger", **RECORDING, operators="rms_norm_forward", dtypes="bfloat16")
     monkeypatch.setenv("COLUMNS", "80")
     assert printed("diff", TABLE, "liger", *chosen, "--markdown") == found.markdown() + "\n"
@@ -129,7 +129,6 @@ def test_findings_of_this_machine_are_values(capfd) -> None:
         (lambda: normtune.fit(7), "the measurements are a int|name is missing"),
         (lambda: normtune.fit(**RECORDING, leaves=0), "leaves is 0: expected 1 to 128"),
         (lambda: normtune.fit(**RECORDING, name="GPU"), "leave name, target, sms, columns, where and l2_bytes out"),
-        (lambda: normtune.fit(recording="nothing"), "unknown recording 'nothing'"),
         (lambda: normtune.fit("missing.db"), "missing.db"),
         (lambda: normtune.diff(TABLE, "nobody", **RECORDING), "nobody is no file, rule or shipped table"),
         (lambda: normtune.diff(TABLE, "liger", 7), "the measurements are a int: expected a store"),

@@ -45,10 +45,7 @@ def test_numbers_keep_their_type(text: str, value: float) -> None:
     [
         ("fit", "--leaves", "1_0"),
         ("fit", "--max-slowdown", "1_0.5"),
-        ("fit", "--tie", "1_0"),
-        ("fit", "t.csv", "--name", "A", "--target", "sm_90", "--sms", "1_32"),
-        ("show", "--limit", "1_0"),
-        ("sweep", "--seed", "1_0"),
+        ("data", "merge", "t.csv", "--name", "A", "--target", "sm_90", "--sms", "1_32"),
         ("sweep", "--rows", "1_024"),
         ("sweep", "--rows", "\N{FULLWIDTH DIGIT ONE}"),
         ("sweep", "--budget", "\N{FULLWIDTH DIGIT ONE}s"),
@@ -68,4 +65,4 @@ def test_a_file_of_measurements_refuses_them(column: str, tmp_path: Path, monkey
     row = {"operator": "mine", "dtype": "bfloat16", "rows": "64", "hidden": "64", "BLOCK": "1", "milliseconds": "2"}
     row[column] = "1_0"
     Path("t.csv").write_text(",".join(row) + "\n" + ",".join(row.values()) + "\n")
-    assert "'1_0'" in refused("fit", "t.csv", "--name", "A", "--target", "sm_90")
+    assert "'1_0'" in refused("data", "merge", "t.csv", "--name", "A", "--target", "sm_90")

@@ -62,41 +62,20 @@ def test_export_and_import_carry_everything_once(store, varied, tmp_path):
     assert loaded(f"sqlite:///{tmp_path / 'b.db'}").digest() == varied.digest()
 
 
-def test_export_takes_one_regime_and_tells_of_the_others(store, varied, make, make_run, tmp_path):
+def test_export_takes_all_regimes(store, varied, make, make_run, tmp_path):
     warm, out = make_run(9, protocol={"regime": "warm"}), tmp_path / "a.parquet"
     both = Evidence.from_measurements([*varied.measurements(), make((5, 6), run=warm)], [*varied.runs, warm])
     assert merge(store, both) == 1
-    found = call("export", "--out", out, "--store", store)
-    assert "left out 1 measurements of other regimes (warm): --regime all includes them" in found.output
-    assert read_parquet(out).digest() == varied.digest()
-    assert "left out 7 measurements of other regimes (cold)" in (
-        call("export", "--out", out, "--store", store, "--regime", "warm").output
-    )
-    assert [run.regime for run in read_parquet(out).runs] == ["warm"]
-    assert "left out" not in call("export", "--out", out, "--store", store, "--regime", "all").output
+    call("export", "--out", out, "--store", store)
     assert read_parquet(out).digest() == both.digest()
     call("merge", out, "--store", tmp_path / "b.db")
     assert loaded(f"sqlite:///{tmp_path / 'b.db'}", regime=None).digest() == both.digest()
-    refused("the store has no times of regime eager, but of cold, warm", "export", "--out", out, "--store", store,
-            "--regime", "eager")  # fmt: skip
-    refused("unknown regime 'hot': expected one of cold, warm, eager", "export", "--out", out, "--store", store,
-            "--regime", "hot")  # fmt: skip
     assert " warm " in call("list", "--store", store).output
 
 
-def test_export_of_a_part(store, varied, tmp_path):
-    out = tmp_path / "part.parquet"
-    part = ("--operator", "rms_norm_forward", "--dtype", "bfloat16", "--dtype", "float16")
-    assert call("export", "--out", out, *part, "--store", store).exit_code == 0
-    assert read_parquet(out).digest() == varied.select(["rms_norm_forward"], ["bfloat16", "float16"]).digest()
-
-
-def test_export_as_csv_and_as_a_recording(store, tmp_path):
+def test_export_as_csv(store, tmp_path):
     assert call("export", "--out", tmp_path / "a.CSV", "--store", store).exit_code == 0
     assert len((tmp_path / "a.CSV").read_text().splitlines()) == 13
-    part = ("--operator", "rms_norm_backward", "--recording", "gpu", "--out", tmp_path)
-    assert "gpu.rms_norm_backward.parquet: " in call("export", *part, "--store", store).output
-    assert len(read_parquet(tmp_path / "gpu.rms_norm_backward.parquet").frame) == 2
 
 
 def test_export_refuses_what_it_cannot_write(store, tmp_path):
@@ -105,16 +84,6 @@ def test_export_refuses_what_it_cannot_write(store, tmp_path):
 
     refuse("expected a file that ends in .parquet or .csv", tmp_path / "a.xlsx")
     refuse("none does not exist", tmp_path / "none" / "a.parquet")
-    refuse(
-        "--operator is 'softmax': measured are rms_norm_backward, rms_norm_forward",
-        tmp_path / "a.csv",
-        "--operator",
-        "softmax",
-    )
-    refuse("--dtype is 'fp8': measured are bfloat16, float16, float32", tmp_path / "a.csv", "--dtype", "fp8")
-    part = ("--operator", "rms_norm_backward", "--dtype", "bfloat16")
-    refuse("there are no measurements of this operator in this dtype", tmp_path / "a.csv", *part)
-    refuse("the store has 2 (", tmp_path, "--recording", "gpu")
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("store.db")] == []
     refused("there is no store", "export", "--store", tmp_path / "none.db", "--out", tmp_path / "a.csv")
 
@@ -123,12 +92,12 @@ FOREIGN = pa.table({"a": [1, 2]})
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("name", ["a.parquet", "a.csv", "A.CSV", "gpu.rms_norm_forward.parquet"])
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv", "A.CSV"])
 def test_export_overwrites_its_own_files_and_no_others(store, make_run, make, tmp_path, name):
     out = tmp_path / name
     one = tmp_path / "one.db"
     merge(f"sqlite:///{one}", Evidence.from_measurements([make((5, 6))], [make_run()]))
-    arguments = ["--recording", "gpu", "--out", tmp_path] if name.startswith("gpu") else ["--out", out]
+    arguments = ["--out", out]
     contents = [b"", b"device,sms\n1,2\n", b"PAR1", b"\0" * 99]
     pq.write_table(FOREIGN, tmp_path / "foreign")
     for content in [*contents, (tmp_path / "foreign").read_bytes()]:
@@ -147,26 +116,20 @@ def test_export_overwrites_its_own_files_and_no_others(store, make_run, make, tm
     assert not (tmp_path / "nowhere").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kind"),
-    [(["--out", "/proc/a.csv"], NormtuneError), (["--recording", "gpu", "--out", "/proc"], UsageError)],
-)
-def test_a_folder_that_takes_no_files_is_told_before_the_store_is_read(tmp_path, arguments, kind):
-    refused("cannot write", "export", *arguments, "--store", tmp_path / "none.db", kind=kind)
+def test_a_folder_that_takes_no_files_is_told_before_the_store_is_read(tmp_path):
+    refused("cannot write", "export", "--out", "/proc/a.csv", "--store", tmp_path / "none.db", kind=NormtuneError)
 
 
 def test_the_runs_of_a_store_or_of_a_file_that_the_environment_names(store, varied, tmp_path, monkeypatch):
     file = tmp_path / "own.parquet"
     write_parquet(varied, file)
-    label = varied.runs[0].device.label
     for source in (["--store", store], ["--store", file], []):
         monkeypatch.setenv("NORMTUNE_STORE", "" if source else str(file))
         told = json.loads(call("list", "--runs", "--json", *source).stdout)["runs"]
         assert {one["id"] for one in told} == {run.id for run in varied.runs}
         assert {one["device"] for one in told} == {run.device.label for run in varied.runs}
-        lines = call("list", "--runs", "--device", label, *source).stdout.splitlines()
-        assert {line[:32] for line in lines} == {run.id for run in varied.runs if run.device.label == label}
-        refused("--device is 'nope': measured are", "list", "--runs", "--device", "nope", *source, kind=UsageError)
+        lines = call("list", "--runs", *source).stdout.splitlines()
+        assert {line[:32] for line in lines} == {run.id for run in varied.runs}
 
 
 def test_no_store_has_the_name_of_a_parquet_file(store, tmp_path):

@@ -91,9 +91,9 @@ def test_stores_and_recordings_give_the_cold_times_unless_another_regime_is_name
     write_recording(mixed.regime("warm"), "gpu-warm", tmp_path)
     monkeypatch.setattr(recording, "FOLDER", tmp_path)
     assert load_recording("gpu-warm").frame.empty
-    assert taken(None, "gpu-warm", "warm").runs[0].regime == "warm"
+    assert taken("gpu-warm", "warm").runs[0].regime == "warm"
     with pytest.raises(UsageError, match="recording gpu-warm has no times of regime cold, but of warm"):
-        taken(None, "gpu-warm")
+        taken("gpu-warm")
 
 
 def test_a_run_cannot_come_back_in_another_regime(make, make_run, tmp_path):
@@ -108,7 +108,7 @@ def test_what_commands_print_on_stderr_is_a_warning_in_python(tmp_path, make_run
     with Store.open(tmp_path / "a.db") as store:
         store.begin_run(make_run(1, "9999-11-22T10:00:00+00:00"))
     with pytest.warns(UserWarning, match="after tomorrow"):
-        assert taken(tmp_path / "a.db", None, "cold").frame.empty
+        assert taken(tmp_path / "a.db", "cold").frame.empty
     assert capfd.readouterr() == ("", "")
     listed = invoke("data", "list", "--store", tmp_path / "a.db")
     assert "normtune: warning: run " in listed.stderr and "after tomorrow" in listed.stderr

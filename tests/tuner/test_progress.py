@@ -82,18 +82,15 @@ def test_a_later_task_is_compared_with_the_copy_of_the_first():
 
 
 def test_the_end_tells_counts_seconds_failures_and_the_copy(summary):
-    told = end_lines(summary, None, details=True)
+    told = end_lines(summary, None)
     assert told == [
         "2 problems measured in 8.0 s, 3 were stored before: 4 configs timed; failures: 2",
         "  2 wrong_result: y is off",
-        "8.0 s in total: 1.5 before the plan, 1.0 waiting for the compiler, 2.0 gate, 3.0 timing of 8 samples; void "
-        "rounds: 4",
         "5 times the process that uses the GPU was lost and started again",
         "best configs, of the speed of a copy of as many bytes: rms_norm_forward 90 % from 16 MB on, "
         "67 % over all sizes",
         "complete: `normtune fit` fits a table to these times",
     ]
-    assert end_lines(summary, None) == [*told[:2], *told[3:]]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +143,7 @@ def test_the_plan_says_what_it_leaves_out():
     assert count.startswith(f"2 problems, {chosen.cells()} configs to time (")
     assert count.endswith("; 5 more problems are stored already")
     assert left_out == (
-        f"left out: 7 problems and {chosen.pruned['only in the default space']} configs that only --effort default "
+        f"left out: 7 problems and {chosen.pruned['only in the default space']} configs that only the effort default "
         "has; 1 problems that do not fit into the free memory (the largest that does: rms_norm_forward bfloat16 "
         "4096 x 1024)"
     )

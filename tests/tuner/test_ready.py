@@ -74,23 +74,18 @@ def test_a_device_is_opened_for_what_is_left_and_the_store_is_read_once(store, m
 
 
 SCRIPT = """
-import sys
-from typer.testing import CliRunner
+import json, sys
 from normtune import cli
-done = CliRunner().invoke(cli.app, sys.argv[2:], catch_exceptions=False)
-import json
-print(json.dumps([done.exit_code, done.stdout, [name for name in sys.argv[1].split(",") if name in sys.modules]]))
+from normtune.tests.commands import printed_sweep
+told = printed_sweep(**json.loads(sys.argv[2]), store=sys.argv[3])
+print(json.dumps([told, [name for name in sys.argv[1].split(",") if name in sys.modules]]))
 """
 
 
 @pytest.mark.long
 def test_nothing_to_do_is_found_without_heavy_libraries(store):
-    operators = (word for name in SMALL["operators"] for word in ("--operator", name))
-    options = ("sweep", "--device", SMALL["device"], *operators, "--rows", "1,256", "--hidden", "256,4096")
-    code, text, loaded = json.loads(
-        printed_by(SCRIPT, ",".join(HEAVY), *options, "--space", "default", "--store", store)
-    )
-    assert (code, "nothing to do: all 8 problems" in text, loaded) == (0, True, [])
+    text, loaded = json.loads(printed_by(SCRIPT, ",".join(HEAVY), json.dumps(SMALL), store))
+    assert ("nothing to do: all 8 problems" in text, loaded) == (True, [])
 
 
 @pytest.mark.slow

@@ -14,14 +14,13 @@ from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.records import Coverage
-from normtune.tests.commands import main
+from normtune.tests.commands import main, one_line
 from normtune.tuner.device.open import measurable
 from normtune.tuner.search.exhaustive import First
 from normtune.tuner.search.refine import Refine, Refinement
 from normtune.tuner.sweep import api
-from normtune.tuner.sweep.options import parse_percent
 from normtune.tuner.sweep.refine import RefinedTable, refined_table
-from normtune.tuner.sweep.request import UNTIL_PERCENT, Request
+from normtune.tuner.sweep.request import Request
 from normtune.tuner.timing.protocol import ALL_BLOCKS
 
 DEVICE = ("--device", "replay:nvidia-h200", "--operator", "rms_norm_forward")
@@ -41,6 +40,16 @@ def store(tmp_path):
     return options
 
 
+def refined(store, until_percent=1.0):
+    return api.sweep(
+        "replay:nvidia-h200",
+        operators="rms_norm_forward",
+        refine="nvidia-h200",
+        until_percent=until_percent,
+        store=store,
+    )
+
+
 def problems(options):
     with Store.open(options[1]) as opened:
         return {item.problem for item in opened.load().measurements()}
@@ -54,17 +63,8 @@ def problems(options):
         ((*REFINE, "--operator", "no_such"), "has no function of 'no_such': expected one of "),
         ((*REFINE, "--rows", "1,2"), "--rows and --refine are both given"),
         ((*REFINE, "--hidden", "64"), "--hidden and --refine are both given"),
-        ((*REFINE, "--grid", "quick"), "--grid and --refine are both given"),
-        ((*REFINE, "--strategy", "exhaustive"), "--strategy and --refine are both given"),
         ((*REFINE, "--stale"), "--stale and --refine are both given"),
-        ((*REFINE, "--effort", "portfolio"), "--effort and --refine are both given"),
-        ((*REFINE, "--until", "0%"), "--until is 0.0 percent: expected a loss over 0 and at most 10.0 percent"),
-        ((*REFINE, "--until", "11"), "--until is 11.0 percent"),
-        ((*REFINE, "--until", "little"), "--until is 'little': expected percent, as 0.2%"),
-        (
-            ("--strategy", "exhaustive", "--until", "1%"),
-            "--until is given, but strategy exhaustive predicts no losses: leave it out",
-        ),
+        ((*REFINE, "--effort", "quick"), "--effort and --refine are both given"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_opened(tmp_path, arguments, message):
@@ -76,11 +76,18 @@ def test_what_makes_no_sense_is_refused_before_anything_is_opened(tmp_path, argu
     assert not path.exists()
 
 
-def test_percents():
-    assert (parse_percent("until", "0.2%"), parse_percent("until", "3")) == (0.2, 3)
-    for text in ("", "-1", "1e3", "%"):
-        with pytest.raises(UsageError, match="expected percent"):
-            parse_percent("until", text)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"until_percent": 0}, "until_percent is 0: expected a loss over 0 and at most 10.0 percent"),
+        ({"until_percent": 11}, "until_percent is 11"),
+        ({"grid": "quick"}, "grid and refine are both given"),
+        ({"strategy": "exhaustive"}, "strategy and refine are both given"),
+    ],
+)
+def test_a_keyword_that_makes_no_sense_is_refused(options, message):
+    with one_line(UsageError, message):
+        api.sweep(refine="nvidia-h200", **options)
 
 
 @pytest.mark.slow
@@ -108,16 +115,15 @@ def test_a_dry_run_tells_what_a_run_measures_and_measures_nothing(store):
 @pytest.mark.slow
 def test_it_measures_new_shapes_until_the_stated_loss_and_then_nothing(store):
     before = problems(store)
-    done = json.loads(invoke(*REFINE, *store, "--until", "1%", "--json").output)
+    done = refined(store[1])
     new = problems(store) - before
-    assert len(new) == done["sweep"]["problems_measured"] > 0
+    assert len(new) == done.summary.problems > 0
     assert {problem.rows for problem in new} - {1, 64, 4096, 65536}
     assert {problem.hidden for problem in new} - {256, 1024, 4096, 16384}
     assert {(problem.rows, problem.hidden) for problem in new} <= set(
         measurable(*_device_of(store))[Key.parse("rms_norm_forward", "bfloat16")]
     )
-    again = invoke(*REFINE, *store, "--until", "1%").output
-    assert "nothing to measure: the expected loss of every function at other shapes is at most --until" in again
+    assert refined(store[1]).summary.problems == 0
     assert problems(store) - before == new
     with Store.open(store[1]) as opened:
         assert {run.protocol["strategy"] for run in opened.runs()} == {"adaptive", "refine"}
@@ -128,11 +134,8 @@ def test_it_measures_new_shapes_until_the_stated_loss_and_then_nothing(store):
 def test_python_measures_what_the_command_does(store, tmp_path):
     other = tmp_path / "other.db"
     other.write_bytes((tmp_path / "store.db").read_bytes())
-    invoke(*REFINE, *store, "--until", "1%", "--quiet")
-    done = api.sweep(
-        "replay:nvidia-h200", operators="rms_norm_forward", refine="nvidia-h200", until_percent=1, store=other
-    )
-    assert done.summary.problems
+    invoke(*REFINE, *store, "--quiet")
+    assert refined(other, until_percent=0.2).summary.problems
     assert problems(store) == problems(("--store", str(other)))
 
 
@@ -145,7 +148,7 @@ def test_variants_are_refined_and_batch_invariant_functions_are_not():
 
 
 def test_the_stated_loss_is_a_fraction_of_the_mean():
-    assert Request(refine="nvidia-h200").wanted().refined.until == pytest.approx(UNTIL_PERCENT / 100)
+    assert Request(refine="nvidia-h200").wanted().refined.until == pytest.approx(0.002)
 
 
 def _device_of(options):

@@ -1,15 +1,16 @@
-"""A sweep that is stopped goes on with all that is stored, through commands on the replayed H200."""
+"""A sweep that is stopped goes on with all that is stored, on the replayed H200."""
 
 import sqlite3
 
 import pytest
 
-from normtune.tests.commands import succeed
+from normtune.tests.commands import printed_sweep
 from normtune.tuner.sweep.api import run
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.request import Request
 
 SIZES = {"rows": (1, 64, 1024, 16384), "hidden": (512, 1024, 4096, 8192)}
+ASKED = {"operators": ["rms_norm_forward"], "device": "replay:nvidia-h200", "strategy": "plane", **SIZES}
 ROWS = (
     "SELECT operator, rows, hidden, config.config, status, samples FROM measurement JOIN problem ON problem.id = "
     "problem_id JOIN config ON config.id = config_id ORDER BY measurement.id"
@@ -33,18 +34,13 @@ def rows(path):
         return connection.execute(ROWS).fetchall()
 
 
-def sweep(path, *more, strategy="plane"):
-    sizes = [word for name, values in SIZES.items() for word in (f"--{name}", ",".join(map(str, values)))]
-    asked = ["sweep", "--device", "replay:nvidia-h200", "--operator", "rms_norm_forward", *sizes]
-    return succeed(*asked, "--strategy", strategy, "--store", path, *more)
+def sweep(path, **options):
+    return printed_sweep(**{**ASKED, **options}, store=path)
 
 
 def interrupted(path, tasks, **options):
-    request = Request(
-        operators=["rms_norm_forward"], device="replay:nvidia-h200", strategy="plane", store=path, **SIZES, **options
-    )
     with pytest.raises(KeyboardInterrupt):
-        run(request, Interrupting(tasks))
+        run(Request(**ASKED, store=path, **options), Interrupting(tasks))
 
 
 @pytest.mark.slow
@@ -55,7 +51,7 @@ def test_a_sweep_that_is_stopped_goes_on_and_is_complete_once(tmp_path):
     interrupted(path, 9)
     stopped = rows(path)
     for seconds in range(3, 60):
-        told = sweep(path, "--budget", f"{seconds}s")
+        told = sweep(path, budget_seconds=seconds)
         if len(rows(path)) > len(stopped):
             break
     assert "complete: " in told or "complete: " in sweep(path)
@@ -79,10 +75,10 @@ def test_another_request_between_and_another_seed_begin_with_all_that_is_stored(
     path = tmp_path / "store.db"
     interrupted(path, 4, seed=1)
     first = {row[:4] for row in rows(path)}
-    sweep(path, "--space", "portfolio", strategy="adaptive")
+    sweep(path, space="portfolio", strategy="adaptive")
     second = {row[:4] for row in rows(path)}
     assert first < second
-    assert "complete: " in sweep(path, "--seed", "1")
+    assert "complete: " in sweep(path, seed=1)
     problems = len(SIZES["rows"]) * len(SIZES["hidden"])
     times = [row[:4] for row in rows(path)]
     # Only the best config of a problem is timed again, once with each task.

@@ -36,7 +36,7 @@ def test_what_is_spoilt_is_measured_again_by_the_next_sweep(spoilt):
 @pytest.mark.slow
 def test_doctor_tells_of_it(spoilt):
     told = main("doctor", "--store", spoilt).output
-    assert "3 damaged measurements, left out here" in told and "data export --regime all" in told
+    assert "3 damaged measurements, left out here" in told and "data export --out" in told
 
 
 @pytest.mark.slow

@@ -87,11 +87,9 @@ def test_the_end_names_the_command_that_fits_the_regime(store, small_plan):
     bench = InRegime("warm")
     assert "warm: the same buffers again and again" in device_line(bench)
     told = end_lines(sweep(bench, store, small_plan, Adaptive), None)
-    assert told[-1].startswith(f"complete: `normtune fit{store.option} --regime warm` fits a table")
+    assert told[-1].startswith('complete: `normtune.fit(..., regime="warm")` fits a table')
     again = end_lines(sweep(InRegime("warm"), store, small_plan, Adaptive), None)
-    assert again == [
-        f"nothing to do: all 8 problems are measured; `normtune fit{store.option} --regime warm` makes their table"
-    ]
+    assert again == ['nothing to do: all 8 problems are measured; `normtune.fit(..., regime="warm")` makes their table']
     assert (
         f"`normtune fit{store.option}` fits"
         in end_lines(sweep(InRegime("cold"), store, small_plan, Adaptive), None)[-1]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normtune.errors import NormtuneError, Terminated, UsageError
-from normtune.results.commands import RayOption
 from normtune.results.source import on_stderr
 from normtune.results.terminal import say, say_json
 from normtune.tuner.checking.formats import FAILED, FORMATS, GITHUB, JSON, JUNIT, TEXT, UNUSABLE, TableResult, junit
@@ -26,7 +25,6 @@ _BUDGET = "60s"
 
 
 def check(
-    context: typer.Context,
     tables: Annotated[
         list[Path], typer.Argument(help="Files of tables, or shipped tables (nvidia-h200).", show_default=False)
     ],
@@ -61,7 +59,6 @@ def check(
             help="text; github: also annotations for GitHub Actions; junit: JUnit XML; json.",
         ),
     ] = TEXT,
-    ray: RayOption = None,
 ) -> None:
     """Check that tables match their data and kernels, or still fit a GPU.
 
@@ -69,7 +66,6 @@ def check(
     measured, plain functions first, variants in the remaining time; the exit code is 1 if any function is STALE, else 0
     if all plain functions are OK, else 3.
     """
-    from normtune.results.parallel.cluster_maps import on_cluster
     from normtune.results.parallel.maps import in_order
 
     if format_ not in FORMATS:
@@ -79,13 +75,10 @@ def check(
         for name, value in given.items():
             if value is not None:
                 raise UsageError(f"{name} is given without --device: only a check on a device measures")
-        context.with_resource(on_cluster(ray))
-        # Nodes of a cluster lack the files of the tables: only what their fits map over goes there.
-        each = map if ray or quick else partial(in_order, seconds=inf)
+        each = map if quick else partial(in_order, seconds=inf)
         results = each(_against_data(strict, quick), tables)
-    elif quick or ray:
-        option = "--quick" if quick else "--ray"
-        raise UsageError(f"{option} and --device are both given: a check on a device never fits, leave {option} out")
+    elif quick:
+        raise UsageError("--quick and --device are both given: a check on a device never fits, leave --quick out")
     else:
         begin = on_stderr if format_ in (JUNIT, JSON) else say
         results = _against_device(

@@ -19,7 +19,7 @@ from normtune.heuristics.regret.legality import Legality, Registered, is_known_t
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.writing import named_files
 from normtune.heuristics.writing.entries import comment, decisions, ends
-from normtune.heuristics.writing.regenerate import command_of, is_plain
+from normtune.heuristics.writing.regenerate import command_of
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import UNPAIRED, Header, comment_of, is_edited, parse
@@ -82,8 +82,8 @@ def check(
         failures.append(
             f"it was edited by hand: its code does not match the hash in its facts; {_refit_advice(header)}"
         )
-    if not is_plain(header):
-        failures.append(f"its command cannot be read or writes into another folder: {_refit_advice(header)}")
+    if not _is_readable(header):
+        failures.append(f"its command cannot be read: {_refit_advice(header)}")
     elif not _is_commented(header, text):
         failures.append(f"its first lines are not those that normtune writes for its facts; {_refit_advice(header)}")
     if header.data.unpaired:
@@ -131,8 +131,15 @@ def _read(path: Path, again: bool = True) -> tuple[str, Header, str]:
     return _read(path, again=False)
 
 
+def _is_readable(header: Header) -> bool:
+    try:
+        return bool(command_of(header))
+    except UsageError:
+        return False
+
+
 def _refit_advice(header: Header) -> str:
-    if not is_plain(header):
+    if not _is_readable(header):
         return "fit it again, but not by its command"
     return f"`{command_of(header).line()}` in its folder writes it again"
 
@@ -212,9 +219,11 @@ def _timed(header: Header, load: LoadEvidence) -> "Iterator[tuple[recorded.Recor
     Nothing if its command names a store, or a file that cannot be read, which is reported elsewhere.
     """
     from normtune.results.exchange.recording import load_recording
+    from normtune.results.source import is_recording
 
     try:
-        name = command_of(header).recording
+        store = command_of(header).store
+        name = store if is_recording(store) else ""
         data = None if name else load()
         recording = load_recording(name, None) if name else None
     except NormtuneError:

@@ -64,9 +64,7 @@ class KernelCache:
 
     def __init__(self, path: Path) -> None:
         if next(_metadata_files(path), None) is None:
-            raise UsageError(
-                f"{path} has no binaries: expected a folder that `normtune sweep --compile-only --out {path}` filled"
-            )
+            raise UsageError(f"{path} has no binaries: expected a folder that `normtune compile` filled")
         if os.environ.get(_MANAGER):
             raise UsageError(f"--cache and the environment variable {_MANAGER} are both given: leave one out")
         self._path = path

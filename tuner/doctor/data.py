@@ -55,7 +55,7 @@ def store(machine: Machine) -> Iterable[Finding]:
         return
     yield from _content(name, option, tallies, same_code)
     if damage:
-        export = f"`normtune data export --regime all --out FILE.parquet{option}`"
+        export = f"`normtune data export --out FILE.parquet{option}`"
         advice = f"`normtune sweep{option}` measures those of its grid again, {export} writes all others"
         yield Finding(WARNING, "store", damage, advice)
     if ahead:
@@ -134,7 +134,7 @@ def tables(machine: Machine) -> Iterable[Finding]:
         if exact:
             yield Finding(OK, "table", f"cuda:{index} uses {source}")
         else:
-            advice = "`normtune sweep --effort portfolio && normtune fit --install` makes its own in a minute"
+            advice = "`normtune sweep --effort quick && normtune fit --install` makes its own in a minute"
             yield Finding(WARNING, "table", f"cuda:{index} uses {source}, as there is no table for it", advice)
     if gpus:
         return

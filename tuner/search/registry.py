@@ -1,4 +1,4 @@
-"""The searches by name, as in `normtune sweep --strategy`; each is imported only on demand."""
+"""The searches by name, as in `normtune.sweep(strategy=...)`; each is imported only on demand."""
 
 from importlib import import_module
 from pkgutil import resolve_name

@@ -1,18 +1,14 @@
-"""Searches by a sampler of Optuna, with a study for each problem: `--strategy optuna:TPESampler`.
+"""Searches by a sampler of Optuna, with a study for each problem: the strategy `optuna:TPESampler`.
 
 In: see `protocol`. Out: tasks of a few new configs beside the best so far. A trial's value is the log time of its
 config, or the greatest one of its problem if that failed or is illegal. No config but the best is timed twice.
 """
 
 import math
-import sqlite3
-import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache, partial
-from pathlib import Path
 
 import optuna
 
@@ -34,7 +30,7 @@ PROPOSALS, _TRIALS, _OPEN, SHARE, LEAST = 4, 32, 4, 0.1, 24
 
 
 class SamplerSearch(Search):
-    """A `protocol.Search`. A subclass has the sampler; `studies` is a file, `most` bounds the configs of a problem."""
+    """A `protocol.Search`. A subclass has the sampler; `most` bounds the configs of a problem."""
 
     leaves_out = True
     sampler: Callable[..., optuna.samplers.BaseSampler]
@@ -44,13 +40,11 @@ class SamplerSearch(Search):
         tasks: Sequence[Task],
         known: Known,
         seed: int = 0,
-        studies: Path | None = None,
         most: int | None = None,
         advice: ConfigsOf | None = None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", ".*is experimental|Clip non-finite values")
-        storage, suffix = None if studies is None else _storage(studies), uuid.uuid4().hex[:8]
         self._studies: dict[Problem, _ProblemStudy] = {}
         for task in TaskQueue(tasks).pending():
             stored, advised = known.get(task.problem, {}), (advice or {}).get(task.problem, ())
@@ -60,8 +54,7 @@ class SamplerSearch(Search):
             usual = min(most or max(LEAST, math.ceil(SHARE * drawn.size)), drawn.size) - len(logs)
             pool, kernels = task.candidates, Listed(c for c in drawn.configs if not isinstance(c, Implementation))
             space = pool.space if isinstance(pool, Pool) and isinstance(pool.space, Drawn) else kernels
-            name, sampler = f"{self.name} {task.problem} {suffix}", self.sampler(seed=seed)
-            study = cache(partial(optuna.create_study, study_name=name, sampler=sampler, storage=storage))
+            study = cache(partial(optuna.create_study, sampler=self.sampler(seed=seed)))
             self._studies[task.problem] = _ProblemStudy(task, drawn, space, study, logs, max(usual, len(first)), first)
 
     def pending(self) -> Sequence[Task]:
@@ -128,23 +121,3 @@ class _ProblemStudy:
 
     def _timed(self) -> dict[Config, float]:
         return {config: log for config, log in self.logs.items() if log < math.inf}
-
-
-def _storage(path: Path) -> optuna.storages.RDBStorage:
-    """The storage of studies in an SQLite file, which is created if it does not exist."""
-
-    def connected() -> sqlite3.Connection:  # a trial takes 0.02 s, not 0.2 s as with Optuna's default
-        connection = sqlite3.connect(path, timeout=60.0, check_same_thread=False)
-        connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
-        return connection
-
-    try:
-        with closing(sqlite3.connect(path)) as database:
-            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
-        if tables and not {"studies", "trials", "version_info"} <= tables:
-            raise ValueError("it has other tables")
-        return optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"creator": connected})
-    except Exception as error:  # of SQLite, SQLAlchemy and Optuna, which have no common class
-        reason = " ".join(str(error).split())[:200]
-        expected = "expected a database of Optuna, or a new file in a folder that exists"
-        raise UsageError(f"--studies is {str(path)!r}, not a database of Optuna ({reason}): {expected}") from None

@@ -57,7 +57,7 @@ class Sweep(NamedTuple):
         summary: counts and times; empty for a dry run, and if nothing was stale.
         damage: line about damaged stored measurements, which were left out; empty without any.
         is_dry: whether the sweep was only planned.
-        compiled: binaries of `compile_only`; None without that option.
+        compiled: binaries for another machine; None of a sweep that measures.
         others: the same of GPUs of other kinds.
     """
 
@@ -124,7 +124,7 @@ def run(
 
         check_installed()
     wanted = request.wanted()
-    if request.compile_only:
+    if request.out is not None:
         return _compiled(request, wanted, display)
     with ExitStack() as stack:
         sweeping = _Sweeping(request, wanted, display, begun, stack)
@@ -266,7 +266,7 @@ class _Sweeping:
                 summary.phases = Phases(0.0, 0.0, 0.0, protocol)
                 summary.starting_seconds = time.monotonic() - self._begun
                 nothing = self._nothing(work)
-                ending = nothing or end_lines(summary, request.chosen.budget_seconds, display.details)
+                ending = nothing or end_lines(summary, request.chosen.budget_seconds)
                 display.say(*work.lines, *self._refinement(work), *ending)
                 done.append(Sweep(work.device, Summary() if nothing else summary, "" if nothing else store.damage))
         return _together(done)
@@ -304,7 +304,7 @@ class _Sweeping:
                 summary.starting_seconds += starting
                 summary.lost |= devices.lost
                 display.say(*([benches[0].device.label] if len(groups) > 1 else []))
-                display.say(*self._refinement(prepared), *end_lines(summary, budget, display.details))
+                display.say(*self._refinement(prepared), *end_lines(summary, budget))
                 pruned = pruned_lines(work.plan) if summary.is_fruitless else []
                 display.say(*pruned)
             done.append(Sweep(benches[0].device, summary, store.damage))

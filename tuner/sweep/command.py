@@ -1,27 +1,25 @@
-"""`normtune sweep`: runs the sweep of `api`, imported when the command runs, with a display on the terminal."""
+"""`normtune sweep` and `normtune compile`: run the sweep of `api` with a display on the terminal."""
 
 import json
 import time
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from normtune.errors import NormtuneError
-from normtune.results.commands import StoreOption, with_options
+from normtune.results.commands import JsonOption, QuietOption, StoreOption, with_options
 from normtune.results.parallel.interrupts import terminable
 from normtune.results.source import warn_of_damage
 from normtune.results.terminal import say
-from normtune.tuner.sweep.options import SweepOptions
+from normtune.tuner.sweep.options import SweepOptions, WantedOptions
+
+if TYPE_CHECKING:
+    from normtune.tuner.sweep.request import Request
 
 
-@with_options(SweepOptions, before="details")
-def sweep(
-    details: Annotated[bool, typer.Option("--details", help="Also print the time of each phase.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print only one JSON object at the end.")] = False,
-    store: StoreOption = None,
-    **chosen: Any,
-) -> None:
+@with_options(SweepOptions, before="quiet")
+def sweep(quiet: QuietOption = False, as_json: JsonOption = False, store: StoreOption = None, **chosen: Any) -> None:
     """Measure configs over shapes and store every sample.
 
     Each problem is stored as soon as it is measured: after Ctrl-C, a kill or the end of the budget, the same command
@@ -30,13 +28,33 @@ def sweep(
     begun = time.monotonic()
     from normtune.tuner.sweep.request import Request
 
-    request = Request(store=store, **chosen)  # wrong values are refused before slower imports
+    _run(Request(store=store, **chosen), quiet, as_json, begun)  # wrong values are refused before slower imports
+
+
+@with_options(WantedOptions, before="quiet")
+def compile_(
+    target: Annotated[
+        str, typer.Argument(help="Architecture: sm_90 for H100 and H200, gfx942 for MI300X, gfx950 for MI355X.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the binaries.")],
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+    **chosen: Any,
+) -> None:
+    """Compile the binaries of a sweep for another machine, which uses them with `sweep --cache DIR`. Needs no GPU."""
+    from normtune.tuner.sweep.request import Request
+
+    _run(Request(target=target, out=out, **chosen), quiet, as_json, time.monotonic())
+
+
+def _run(request: "Request", quiet: bool, as_json: bool, begun: float) -> None:
+    """Run the sweep, print its result, and end with an error if it was fruitless."""
     from normtune.tuner.sweep.api import run
     from normtune.tuner.sweep.progress import choose_display
     from normtune.tuner.sweep.report import fruitless_line
 
     with terminable():
-        result = run(request, choose_display(quiet or as_json, details), begun)
+        result = run(request, choose_display(quiet or as_json), begun)
     warn_of_damage(result.damage)
     if as_json and (result.outlook or result.summary.known or result.compiled):
         say(json.dumps(result.to_plain(), indent=1))

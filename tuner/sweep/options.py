@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from normtune.errors import UsageError
-from normtune.results.options import LIST, number_of, option, parse_percent
+from normtune.results.options import LIST, keyword, number_of, option
 from normtune.results.regimes import COLD
 
 
@@ -37,20 +37,10 @@ def parse_sizes(name: str, texts: Sequence[str]) -> list[int]:
     return [int(size) for size in sizes if size]
 
 
-@dataclass(frozen=True)
-class SweepOptions:
-    """Options of a sweep, for the command and the Python function."""
+@dataclass(frozen=True, kw_only=True)
+class WantedOptions:
+    """What a sweep measures, or compiles."""
 
-    device: str | None = option(
-        "GPU to measure, cuda:N; several, which share the work, cuda:0,cuda:1 or all; or recording to replay, "
-        "replay:NAME. Default: cuda:0 if present."
-    )
-    _: KW_ONLY
-    ray: str | None = option(
-        "Measure on the GPUs of a Ray cluster, and compile on its CPUs: auto for the cluster of this node, HOST:PORT, "
-        "or local to start one here. --device is then all, or a replay for each node.",
-        "ADDRESS",
-    )
     operators: str | Iterable[str] = option(
         "Only this operator, or variant (rms_norm_forward:no_rstd). Repeatable.",
         default=(),
@@ -63,41 +53,56 @@ class SweepOptions:
         name="dtype",
     )
     effort: str = option(
-        "default, or portfolio: 16 configs at each shape, those of the tables of other GPUs, stops after 60 s.",
+        "quick: 16 configs at each shape, those of the tables of other GPUs, stops after 60 s. default: those that are "
+        "likely to be the best, predicted from times at all shapes. full: the same at the shapes of a shipped table.",
         default="default",
     )
-    grid: str | None = option(
-        "Shapes: default; quick, a third of these; recording, for a shipped table. Default: the grid of --effort."
-    )
     rows: Sequence[int] | None = option(
-        "Numbers of rows instead of those of the grid: 1,64,4096.", LIST, read=partial(parse_sizes, "rows")
+        "Numbers of rows instead of those of --effort: 1,64,4096.", LIST, read=partial(parse_sizes, "rows")
     )
     hidden: Sequence[int] | None = option(
-        "Hidden sizes instead of those of the grid: 768,4096.", LIST, read=partial(parse_sizes, "hidden")
+        "Hidden sizes instead of those of --effort: 768,4096.", LIST, read=partial(parse_sizes, "hidden")
     )
     shapes: Sequence[tuple[int, ...]] | str | os.PathLike[str] | None = option(
-        "Shapes from a CSV file instead of a grid: columns rows,hidden, or the operator's own axes, and optionally "
-        "operator and dtype, as normtune.record_shapes writes it.",
+        "Shapes from a CSV file instead of those of --effort: columns rows,hidden, or the operator's own axes, and "
+        "optionally operator and dtype, as normtune.record_shapes writes it.",
         "FILE",
         read=Path,
         doc="Tuples of the operator's axes, (rows, hidden), instead of a grid; or a CSV file with these columns, and "
         "optionally operator and dtype.",
     )
-    space: str | None = option(
-        "Configs: full, all; default, those that were the best at some shape on an H200; "
-        "portfolio, 16 that tables of measured GPUs choose for shapes nearby. Default: full with plane, portfolio with "
-        "--effort portfolio, what was recorded for a replay, else default."
+
+
+@dataclass(frozen=True)
+class SweepOptions(WantedOptions):
+    """Options of a sweep, for the command and the Python function."""
+
+    device: str | None = option(
+        "GPU to measure, cuda:N; several, which share the work, cuda:0,cuda:1 or all; or recording to replay, "
+        "replay:NAME. Default: cuda:0 if present."
     )
-    strategy: str | None = option(
-        "plane: only configs that are likely to be the best, predicted from times at all shapes; adaptive: 6 rounds "
-        "for all configs, 16 for those within 10 % of the best; exhaustive: 16 for all; optuna:SAMPLER, such as "
-        "optuna:TPESampler: some configs, proposed by this sampler of Optuna for each shape separately. Default: "
-        "plane, but adaptive for a replay and with --effort portfolio, --stale, --refine, --compile-only and --cache."
+    _: KW_ONLY
+    ray: str | None = option(
+        "Measure on the GPUs of a Ray cluster, and compile on its CPUs: auto for the cluster of this node, HOST:PORT, "
+        "or local to start one here. --device is then all, or a replay for each node.",
+        "ADDRESS",
     )
-    studies: str | os.PathLike[str] | None = option(
-        "Keep the studies of optuna:SAMPLER in this SQLite file.", "FILE", read=Path
+    grid: str | None = keyword(
+        "Shapes: `default`; `quick`, a third of these; `recording`, for a shipped table. Default: the grid of the "
+        "effort."
     )
-    seed: int | None = option("Seed of the random draws of plane or optuna:SAMPLER. Default: 0.", "N")
+    space: str | None = keyword(
+        "Configs: `full`, all; `default`, those that were the best at some shape on an H200; `portfolio`, 16 that "
+        "tables of measured GPUs choose for shapes nearby. Default: full with `plane`, portfolio with the effort "
+        "`quick`, what was recorded for a replay, else default."
+    )
+    strategy: str | None = keyword(
+        "`plane`: only configs that are likely to be the best, predicted from times at all shapes; `adaptive`: 6 "
+        "rounds for all configs, 16 for those within 10 % of the best; `exhaustive`: 16 for all; `optuna:SAMPLER`, "
+        "such as optuna:TPESampler: some configs, proposed by this sampler of Optuna for each shape separately. "
+        "Default: plane, but adaptive for a replay and with the effort `quick`, --stale, --refine, --out and --cache."
+    )
+    seed: int | None = keyword("Seed of the random draws of plane or optuna:SAMPLER. Default: 0.")
     baseline: str | os.PathLike[str] | None = option(
         "Also time this table's configs at each shape, for `fit --baseline`. The configs of the GPU's "
         "present tables, and each operator's default config, are always timed.",
@@ -131,33 +136,21 @@ class SweepOptions:
         "which its thresholds are least certain, also at new rows and hidden sizes. The store must have the "
         "measurements of the table.",
     )
-    most: int | None = option(
-        "At most so many configs at a shape with plane or optuna:SAMPLER. Default of plane: as many as are worth their "
-        "time.",
-        "N",
+    until_percent: float = keyword(
+        "With --refine: end when the expected loss of a function at unmeasured shapes is at most so many percent.",
+        default=0.2,
     )
-    until_percent: float | None = option(
-        "With --refine: end when the expected loss of a function at unmeasured shapes is at most this, by default "
-        "0.2%. With plane: end a shape when the expected gain of its untimed configs is less, instead of when no "
-        "config is worth its time.",
-        *("LOSS", "until"),
-        read=partial(parse_percent, "until"),
-    )
-    retry_failed: bool = option("Measure again configs that are stored as crashed or timed out.", default=False)
+    retry_failed: bool = keyword("Measure again configs that are stored as crashed or timed out.", default=False)
     cache: str | os.PathLike[str] | None = option(
-        "Use binaries that --compile-only compiled on another machine; DIR is not changed.",
+        "Use binaries that `normtune compile` wrote on another machine; DIR is not changed.",
         "DIR",
         read=Path,
-        doc="Folder of binaries that --compile-only compiled on another machine; it is not changed. Default: Triton's "
-        "cache.",
+        doc="Folder of binaries that were compiled on another machine; it is not changed. Default: Triton's cache.",
     )
-    compile_only: bool = option(
-        "Compile the binaries of this sweep for --target into --out and stop. Needs no GPU.", default=False
+    target: str | None = keyword("Architecture to compile for, with --out: `sm_90`, `gfx942`.")
+    out: str | os.PathLike[str] | None = keyword(
+        "Compile the binaries of this sweep for the target into this folder and stop. Needs no GPU."
     )
-    target: str | None = option(
-        "Architecture for --compile-only: sm_90 for H100 and H200, gfx942 for MI300X, gfx950 for MI355X."
-    )
-    out: str | os.PathLike[str] | None = option("Folder for the binaries of --compile-only.", "DIR", read=Path)
     dry_run: bool = option(
         "Print the plan (problems, configs, binaries, time, and problems left out) and stop.",
         default=False,

@@ -57,11 +57,9 @@ class Silent:
 
     Attributes:
         title: names of the devices, once they are known.
-        details: whether the end has the time of each phase.
     """
 
     title = ""
-    details = False
 
     def __enter__(self) -> "Silent":
         return self
@@ -199,15 +197,12 @@ class Screen(Silent):
         return Group(bars, *lines)
 
 
-def choose_display(quiet: bool, details: bool = False) -> Silent:
-    """The display for this stdout: nothing if `quiet`, live in a terminal that can redraw, else lines.
-
-    `details` as in `Silent`.
-    """
-    display = Silent() if quiet else Lines()
-    if not quiet and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
+def choose_display(quiet: bool) -> Silent:
+    """The display for this stdout: nothing if `quiet`, live in a terminal that can redraw, else lines."""
+    if quiet:
+        return Silent()
+    if sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
         from rich.console import Console
 
-        display = Screen(Console())
-    display.details = details
-    return display
+        return Screen(Console())
+    return Lines()

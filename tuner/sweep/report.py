@@ -29,7 +29,7 @@ _REGIMES = {
     EAGER: "; eager: cold, launched from Python without a graph",
 }
 
-SETTLED = "nothing to measure: the expected loss of every function at other shapes is at most --until"
+SETTLED = "nothing to measure: the expected loss of every function at other shapes is at most until_percent"
 NOTHING_STALE = "nothing is stale: all stored measurements are of the present kernels"
 
 # Number of reasons of failures that are printed; others are counted.
@@ -65,7 +65,7 @@ def plan_lines(outlook: Outlook) -> list[str]:
     configs = plan.pruned.get(LEFT_OUT, 0)
     if plan.reduced or configs:
         reduced = f"{plan.reduced} problems and " if plan.reduced else ""
-        left_out.append(f"{reduced}{'other' if plan.pools else configs} configs that only --effort default has")
+        left_out.append(f"{reduced}{'other' if plan.pools else configs} configs that only the effort default has")
     if plan.beyond:
         left_out.append(f"{plan.beyond} problems of over {MAX_ELEMENTS} elements")
     if plan.oversized:
@@ -113,13 +113,12 @@ def best_text(problem: object, best: Best | None) -> str:
     return f"{problem}: {best.config} in {best.nanoseconds / 1000:.1f} us{copy}"
 
 
-def end_lines(summary: Summary, budget_seconds: float | None, details: bool = False) -> list[str]:
+def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
     """Lines with the outcome of a sweep; the last one names the next command.
 
     Args:
         summary: of the sweep.
         budget_seconds: the budget, for the message if it was too short for any problem.
-        details: whether to add the time of each phase.
     """
     fit = _fit(summary)
     if not summary.done and not summary.left:
@@ -146,14 +145,8 @@ def end_lines(summary: Summary, budget_seconds: float | None, details: bool = Fa
         *_failure_lines(summary.failures),
     ]
     if summary.phases:
-        seconds, protocol, starting = summary.phases, summary.phases.protocol, summary.starting_seconds
-        void, lost = protocol.get("void_rounds", 0), int(str(protocol.get("worker_restarts", 0)))
-        if details:
-            lines.append(
-                f"{total:.1f} s in total: {starting:.1f} before the plan, {seconds.compile:.1f} waiting for the "
-                f"compiler, {seconds.gate:.1f} gate, {seconds.timing:.1f} timing of {summary.timings} samples; "
-                f"void rounds: {void}"
-            )
+        protocol = summary.phases.protocol
+        lost = int(str(protocol.get("worker_restarts", 0)))
         if lost:
             lines.append(f"{_counted(lost, 'time')} the process that uses the GPU was lost and started again")
         lines += [f"warning: {printable(one.line())}" for one in warned(protocol)]
@@ -166,8 +159,8 @@ def end_lines(summary: Summary, budget_seconds: float | None, details: bool = Fa
     lines += [f"left out: {name}, {printable(reason)}" for name, reason in summary.lost.items()]
     lines += _copy_lines(summary)
     lines += [
-        f"{name}: its knobs do not tell which configs are fast, so that `--strategy exhaustive` finds what this search "
-        "did not happen to time, and random configs are as good"
+        f"{name}: its knobs do not tell which configs are fast, so that this search may miss the best one: "
+        '`normtune.sweep(strategy="exhaustive")` times all'
         for name in summary.unguided
     ]
     for reason, count in summary.skipped.most_common(REASONS):
@@ -200,8 +193,8 @@ def fruitless_line(summary: Summary, ahead: Ahead | None = None, outlook: Outloo
         return ""
     problems = summary.done + summary.known
     return (
-        f"nothing could be timed at any of {_counted(problems, 'problem')}, so there is no table to fit: `normtune "
-        f"show --sort -reason{summary.store}` lists the reasons, `--retry-failed` measures crashes and timeouts again"
+        f"nothing could be timed at any of {_counted(problems, 'problem')}, so there is no table to fit: "
+        "`normtune.show` lists the reasons, and `normtune.sweep(retry_failed=True)` measures them again"
     )
 
 
@@ -223,7 +216,9 @@ def _fit(summary: Summary) -> str:
     """The command that fits a table to the measurements of a sweep."""
     files = "".join(f" --load {shlex.quote(os.path.relpath(file))}" for file in loaded())
     regime = summary.phases.protocol.get("regime") if summary.phases else None
-    return f"normtune{files} fit{summary.store}{f' --regime {regime}' if regime in _REGIMES else ''}"
+    if regime in _REGIMES:
+        return f'normtune.fit(..., regime="{regime}")'
+    return f"normtune{files} fit{summary.store}"
 
 
 def plain_plan(outlook: Outlook) -> dict[str, Any]:

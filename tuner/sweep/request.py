@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from inspect import signature
 from itertools import product
 from numbers import Real
 from pathlib import Path
@@ -31,8 +30,8 @@ from normtune.tuner.sweep.incumbents import always
 from normtune.tuner.sweep.options import SweepOptions
 from normtune.tuner.sweep.refine import RefinedTable, refined_table
 
-# Default and greatest loss of `--until`.
-UNTIL_PERCENT, MOST_UNTIL = 0.2, 10.0
+# Greatest expected loss at which a refinement ends.
+MOST_UNTIL = 10.0
 MOST_SEED = 2**32 - 1
 
 
@@ -50,22 +49,23 @@ class Effort(NamedTuple):
 
 
 EFFORTS = {
+    "quick": Effort("default", PORTFOLIO, "adaptive", 60.0),
     "default": Effort("default", "full", "plane", None),
-    "portfolio": Effort("default", PORTFOLIO, "adaptive", 60.0),
+    "full": Effort("recording", "full", "plane", None),
 }
 
 
 # Options that exclude each other, and why.
 _EXCLUSIVE = (
-    ("compile-only cache", "ray", "the nodes compile for themselves"),
+    ("out cache", "ray", "the nodes compile for themselves"),
     ("shapes", "grid rows hidden", "the shapes come from one of them"),
     ("baseline", "stale", "--stale measures only stored configs"),
     (
-        "grid rows hidden shapes strategy studies stale compile-only",
+        "grid rows hidden shapes strategy stale out",
         "refine",
         "--refine chooses the shapes by the table",
     ),
-    ("device stale cache dry-run", "compile-only", "--compile-only measures nothing"),
+    ("device stale cache dry-run", "out", "binaries are compiled, and nothing is measured"),
 )
 
 
@@ -102,7 +102,7 @@ class Request(SweepOptions):
         if self.baseline is not None:
             locate.load_table(self.baseline)
         if self.refine is not None and self.effort != "default":
-            raise UsageError("--effort and --refine are both given: use --space and --budget with --refine")
+            raise UsageError("--effort and --refine are both given: --refine chooses shapes and configs")
         self._check_compiling()
 
     @property
@@ -116,7 +116,7 @@ class Request(SweepOptions):
             raise UsageError(f"unknown effort {self.effort!r}: expected one of {', '.join(EFFORTS)}")
         implied, budget = EFFORTS[self.effort], self.budget_seconds
         is_replay = str(self.device or "").startswith(REPLAY_PREFIX)
-        is_fixed = is_replay or self.stale or self.compile_only or self.cache is not None or self.refine is not None
+        is_fixed = is_replay or self.stale or self.out is not None or self.cache is not None or self.refine is not None
         strategy = self.strategy or (FIXED_STRATEGY if is_fixed else implied.strategy)
         space = implied.space
         if space != PORTFOLIO and (is_replay or strategy != implied.strategy):
@@ -135,39 +135,19 @@ class Request(SweepOptions):
     def _check_search(self) -> None:
         """Check the options of a search, which only some searches have."""
         name, chosen, until = self.chosen.strategy, search(self.chosen.strategy), self.until_percent
-        options = signature(chosen).parameters
-        if self.studies is not None and "studies" not in options:
-            raise UsageError(f"--studies is given, but strategy {name} makes none: leave it out")
         if self.seed is not None:
             if not chosen.leaves_out:
-                raise UsageError(f"--seed is given, but strategy {name} is not random: leave it out")
+                raise UsageError(f"seed is given, but strategy {name} is not random: leave it out")
             if type(self.seed) is not int or not 0 <= self.seed <= MOST_SEED:
-                raise UsageError(f"--seed is {self.seed!r}: expected an integer from 0 to {MOST_SEED}")
-        if self.most is not None:
-            if not self.leaves_out:
-                raise UsageError(f"--most is given, but strategy {name} times every config: leave it out")
-            if type(self.most) is not int or self.most < 1:
-                raise UsageError(f"--most is {self.most!r}: expected a positive number of configs")
-        if until is not None:
-            if not (_is_number(until) and 0 < until <= MOST_UNTIL):
-                raise UsageError(
-                    f"--until is {until!r} percent: expected a loss over 0 and at most {MOST_UNTIL} percent"
-                )
-            if self.refine is None and not (self.leaves_out and "until" in options):
-                raise UsageError(
-                    f"--until is given, but strategy {name} predicts no losses: leave it out, or give --refine or "
-                    "--strategy plane"
-                )
+                raise UsageError(f"seed is {self.seed!r}: expected an integer from 0 to {MOST_SEED}")
+        if not (_is_number(until) and 0 < until <= MOST_UNTIL):
+            raise UsageError(f"until_percent is {until!r}: expected a loss over 0 and at most {MOST_UNTIL} percent")
 
     def _check_compiling(self) -> None:
-        if not self.compile_only:
-            for name in ("target", "out"):
-                if self._has(name):
-                    raise UsageError(f"--{name} is given without --compile-only: leave it out")
-            return
-        if self.target is None or self.out is None:
-            raise UsageError("--compile-only needs --target and --out: an architecture such as sm_90, and a folder")
-        self.limits()
+        if (self.target is None) != (self.out is None):
+            raise UsageError("--target and --out compile together: give an architecture such as sm_90, and a folder")
+        if self.target is not None:
+            self.limits()
 
     def limits(self) -> Target:
         """Limits of the target that is compiled for.
@@ -195,27 +175,21 @@ class Request(SweepOptions):
     def search(self, advice: ConfigsOf | None = None) -> Strategy:
         """The strategy; a search that leaves configs out begins with those in `advice`."""
         chosen: Callable[..., Search] = search(self.chosen.strategy)
-        options: dict[str, Any] = {} if self.studies is None else {"studies": Path(self.studies)}
-        options |= {} if self.seed is None else {"seed": self.seed}
-        if not self.leaves_out:
-            return partial(chosen, **options)
-        options |= {} if self.most is None else {"most": self.most}
-        options |= {} if self.until_percent is None else {"until": self.until_percent / 100}
-        return partial(chosen, **options, advice=advice)
+        options: dict[str, Any] = {} if self.seed is None else {"seed": self.seed}
+        return partial(chosen, **options, advice=advice) if self.leaves_out else partial(chosen, **options)
 
     def key(self, always: ConfigsOf) -> str | None:
         """Key of the request, see `resume.key_of`; None if the unmeasured rest follows from the store."""
         if not self.leaves_out or self.retry_failed:
             return None
-        bounds = f" {self.most} {self.until_percent}" if self.most or self.until_percent else ""
-        return key_of(always, self.chosen.space, f"{self.chosen.strategy} {self.seed or 0}{bounds}")
+        return key_of(always, self.chosen.space, f"{self.chosen.strategy} {self.seed or 0}")
 
     def wanted(self) -> "Wanted":
         """The problems of the grid, of the sizes or of the shapes."""
         keys, dtypes, grid = tuple(self.operators), tuple(self.dtypes), self.chosen.grid
         if self.refine is not None:
-            until = UNTIL_PERCENT if self.until_percent is None else self.until_percent
-            return Wanted([], refined=refined_table(self.refine, keys, dtypes or (USUAL,), until / 100))
+            until = self.until_percent / 100
+            return Wanted([], refined=refined_table(self.refine, keys, dtypes or (USUAL,), until))
         if self.shapes is not None:
             source, chosen, beyond = self.shapes, [], 0
             given = Path(source) if isinstance(source, str | os.PathLike) else source

@@ -115,9 +115,12 @@ def test_saved_with_its_measurements_it_passes_check(evidence: Evidence, spec, t
     assert (report.failures, report.stale) == ((), ())
     assert any("byte for byte" in note for note in report.notes)
     found = locate.load(tmp_path / "heuristics.py")
-    assert regenerate(found.header) == (
-        "normtune fit --store $NORMTUNE_STORE --leaves 4 --tie 0.5 --out heuristics.py --evidence data/gpu.parquet"
-    )
+    assert regenerate(found.header) == "normtune fit --like heuristics.py"
+    assert found.header.command == {
+        "options": {"leaves": 4, "tie_percent": 0.5},
+        "out": "heuristics.py",
+        "evidence": "data/gpu.parquet",
+    }
     assert found.lookup("toy", "bfloat16", 4096, 128) == table.lookup("toy", "bfloat16", 4096, 128)
     assert read_parquet(tmp_path / "data" / "gpu.parquet").fingerprints() == {"toy": UNKNOWN}
     other = read_parquet(tmp_path / "data" / "gpu.parquet")
@@ -138,9 +141,8 @@ def test_a_baseline_and_weights_are_named_from_the_tables_folder(
     normtune.fit(frame, **GPU, leaves=2).save("old.py")
     table = normtune.fit(frame, **GPU, leaves=4, weights=Path("mine.csv"), baseline=Path("old.py"))
     table.save("library/new.py", evidence="library/gpu.parquet")
-    command = regenerate(locate.load("library/new.py").header)
-    assert "--weights ../mine.csv" in command
-    assert "--baseline ../old.py" in command
+    options = locate.load("library/new.py").header.command["options"]
+    assert (options["weights"], options["baseline"]) == ("../mine.csv", "../old.py")
     monkeypatch.chdir("/")
     assert check(tmp_path / "library" / "new.py").failures == ()
 

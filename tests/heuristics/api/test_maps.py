@@ -34,9 +34,7 @@ def test_losses_of_a_table_are_fractions(store: str) -> None:
     ((worst, loss), *_) = content.worst(1)
     assert maps.table == Path("two.py") and frame["loss"].max() == pytest.approx(math.expm1(loss / 1e6))
     row = frame[(frame["rows"] == worst[0]) & (frame["hidden"] == worst[1])].iloc[0]
-    assert f"{100 * row['loss']:.1f} % at {worst[0]} rows of {worst[1]}" in succeed(
-        "show", "--store", store, "--table", "two.py"
-    )
+    assert f"{100 * row['loss']:.1f} % at {worst[0]} rows of {worst[1]}" in succeed("show", "two.py", "--store", store)
     assert row["config"] != row["best"]
 
 

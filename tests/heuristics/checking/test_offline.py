@@ -17,7 +17,7 @@ from normtune.tests.heuristics.made_up import SHAPES, as_command, rehashed
 from normtune.tuner.checking import api, offline
 from normtune.tuner.checking.offline import CheckedTable, check
 
-COMMAND = "normtune fit --recording test-gpu --out table.py"
+COMMAND = "normtune fit --store test-gpu --out table.py"
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_an_edited_table_fails_twice(recorded: Evidence, tmp_path: Path) -> None
     report = check(write(tmp_path / "table.py", text))
     assert len(report.failures) == 2
     assert "edited by hand" in report.failures[0]
-    assert COMMAND in report.failures[0]
+    assert "`normtune fit --like table.py`" in report.failures[0]
     assert "-    if hidden <= 640:\n" in report.failures[1]
     assert "+    if hidden <= 512:" in report.failures[1]
 
@@ -102,7 +102,7 @@ def test_an_edit_with_a_mended_hash_is_found_by_the_data(recorded: Evidence, tmp
     report = check(write(tmp_path / "table.py", rehashed(text)))
     assert len(report.failures) == 1
     assert "differs from a fit of recording test-gpu" in report.failures[0]
-    assert COMMAND in report.failures[0]
+    assert "`normtune fit --like table.py`" in report.failures[0]
 
 
 @pytest.mark.long

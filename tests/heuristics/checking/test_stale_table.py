@@ -26,7 +26,7 @@ def table(measure, penalty, run, spec, tmp_path: Path, record_as) -> Path:
     assert fingerprint(spec) != "sha256:old"
     record_as(found)
     path = tmp_path / "table.py"
-    path.write_text(module_text(fit(found), as_command("normtune fit --recording test-gpu --out table.py")))
+    path.write_text(module_text(fit(found), as_command("normtune fit --store test-gpu --out table.py")))
     return path
 
 

@@ -208,7 +208,7 @@ def test_it_reads_as_text_and_as_markdown(matrix: TimingMatrix) -> None:
         "  rms_norm_forward bfloat16  3 of 4  3.39 %   10.5 %  14.26 %  35.0 %  10.5 %  0.47",
     ]
     lines = list(difference_lines(found, 80, L2, False))
-    note = "a sweep with --space full times most of what other libraries launch"
+    note = "a sweep with the space full times most of what other libraries launch"
     assert lines[: lines.index("Where liger_1238 loses most:")] == [
         "rms_norm_forward bfloat16: other launches at 1 of 4 shapes",
         "",
@@ -298,8 +298,11 @@ def test_two_tables_of_a_store(store: str) -> None:
     assert lines.index("Regions with different configs, the largest total gain first:") > 6
     verdict = succeed("diff", "3.py", "1.py", "--store", store).splitlines()
     assert verdict[:3] == [lines[0], "", f"toy bfloat16: A is {faster:.0f} % faster than B on average over 35 shapes"]
-    (row,) = json.loads(succeed("diff", "3.py", "1.py", "--store", store, "--json"))["differences"]
+    (row,) = json.loads(succeed("diff", "3.py", "1.py", "--store", store, "--json"))["comparisons"][0]["differences"]
     assert (row["operator"], row["shapes"]) == ("toy", 35) and 100 * row["faster"] == pytest.approx(faster, abs=0.06)
+    both = succeed("diff", "3.py", "1.py", "3.py", "--store", store)
+    assert both.startswith("\n".join(verdict[:4])) and "A is 3.py, B is 3.py" in both
+    assert re.search(r"  other launches at \d+ of 35 shapes: 1 x 64, .* and \d+ more", both)
     # What fit says of a table beside the one it is compared with is what diff says of the two.
     told = succeed("fit", "--store", store, "--leaves", "3", "--baseline", "1.py", "--out", "again.py")
     again = succeed("diff", "again.py", "1.py", "--store", store).splitlines()[2]
@@ -314,7 +317,7 @@ def test_two_tables_of_a_store(store: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["liger_1238", "triton.autotune"])
 def test_a_rule_and_the_shipped_table_on_the_shipped_recording(rule: str) -> None:
-    words = ("--recording", "nvidia-h200", "--operator", "rms_norm_forward:no_rstd", "--dtype", "bfloat16")
+    words = ("--store", "nvidia-h200", "--operator", "rms_norm_forward:no_rstd", "--dtype", "bfloat16")
     lines = (output := succeed("diff", "nvidia-h200", rule, *words, "--details")).splitlines()
     assert lines[0] == f"NVIDIA H200, sm_90, 132 SMs: A is nvidia-h200, B is {rule}"
     found = re.search(r"^  rms_norm_forward:no_rstd bfloat16 +(\d+) of 302 (.*)", output, re.MULTILINE)
@@ -346,15 +349,11 @@ def test_what_is_neither_a_rule_nor_a_table_is_refused_before_anything_is_read(s
     Path("other.py").write_text("print('harm')\n")
     assert "other.py" in refused("diff", "other.py", "liger", "--store", store)
     assert refused("diff", ".", "liger", "--store", store).startswith("table . is no regular file")
-    assert "both given" in refused("diff", "liger", "quack", "--store", store, "--recording", "nvidia-h200")
 
 
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        ("--regime", "hot", "'hot'"),
-        ("--regime", "warm", "but of cold"),
-        ("--weights", "none.csv", "none.csv"),
         ("--operator", "other", "--operator is 'other'"),
     ],
 )

@@ -17,7 +17,6 @@ from normtune.results.database.store import Store
 from normtune.results.exchange.parquet_csv import read_parquet
 from normtune.tests import commands
 from normtune.tests.commands import invoke, python, succeed
-from normtune.tests.heuristics.made_up import regenerate
 from normtune.tuner.checking.offline import check
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
@@ -68,7 +67,8 @@ def test_a_folder_gets_a_table_of_each_device_with_its_own_figures(store) -> Non
     for name, count in (("a", len(SHAPES) - 1), ("b", len(SHAPES))):
         header = locate.load(f"tables/nvidia_{name}.py").header
         assert header.label == f"NVIDIA {name.upper()}"
-        assert regenerate(header).endswith("--store ../measured.db --leaves 2 --out ./ --evidence ./")
+        places = {"out": f"nvidia_{name}.py", "evidence": f"nvidia_{name}.parquet"}
+        assert header.command == {"store": "../measured.db", "options": {"leaves": 2}, **places}
         measured = read_parquet(Path(f"tables/nvidia_{name}.parquet"))
         assert len({*zip(measured.frame["rows"], measured.frame["hidden"], strict=True)}) == count
         assert f"NVIDIA {name.upper()}, sm_90, 132 SMs: {len(measured.frame)} measurements" in told
@@ -200,7 +200,7 @@ def committed(store) -> Path:
 
 def test_a_check_finds_the_evidence_beside_the_table(committed: Path) -> None:
     header = locate.load(committed).header
-    assert regenerate(header).endswith("""--out heuristics.py --evidence '../data/it'"'"'s h200.parquet'""")
+    assert header.command["evidence"] == "../data/it's h200.parquet"
     report = check(committed)
     assert report.failures == ()
     assert (
@@ -293,7 +293,7 @@ def test_a_full_disk_leaves_the_old_table(store) -> None:
         "from normtune.cli import main; main()"
     )
     # The operator of these tests is unknown to another process.
-    data = ["--recording", "nvidia-h200", "--operator", "rms_norm_forward", "--leaves", "3"]
+    data = ["--store", "nvidia-h200", "--operator", "rms_norm_forward", "--leaves", "3"]
     done = python("-c", code, "fit", *data, "--out", "table.py")
     assert done.returncode == 1, done.stderr
     assert "\nnormtune: error: cannot write table.py: File too large" in done.stderr

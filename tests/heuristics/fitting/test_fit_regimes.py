@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import normtune
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
@@ -15,8 +16,7 @@ from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.exchange.recording import write_recording
-from normtune.tests.commands import main
-from normtune.tests.heuristics.made_up import options_of, regenerate
+from normtune.tests.commands import main, one_line
 from normtune.tests.results.stores import merge
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096) for hidden in (64, 128, 256, 512)]
@@ -53,18 +53,17 @@ def test_times_of_several_regimes_are_not_fitted_together(mixed):
         assert (fitted.data.regime or "cold", choose(fitted.functions[0].tree, (64, 128))) == (regime, best)
 
 
-@pytest.mark.parametrize(("words", "best", "told"), [((), FEW, ""), (("--regime", "warm"), MANY, ", warm")])
-def test_a_table_is_of_one_regime_and_its_header_says_which(store, words, best, told):
-    done = main("fit", "--store", store, *words, "--leaves", "2", "--out", "table.py", "--evidence", "data.parquet")
-    assert done.exit_code == 0, done.output
+@pytest.mark.parametrize(("regime", "best", "told"), [("cold", FEW, ""), ("warm", MANY, ", warm")])
+def test_a_table_is_of_one_regime_and_its_header_says_which(store, regime, best, told):
+    normtune.fit(store, regime=regime, leaves=2).save("table.py", evidence="data.parquet")
     header = locate.load("table.py").header
-    measured = f": 32 measurements, 2026-11-{'21' if words else '20'}{told}"
+    measured = f": 32 measurements, 2026-11-{'21' if told else '20'}{told}"
     assert Path("table.py").read_text().split("\n")[2].endswith(measured)
     assert locate.load("table.py").function(Key.parse("toy", "bfloat16"))(64, 128) == best
-    assert options_of(regenerate(header)).regime == ("warm" if words else "cold")
-    assert ("--regime warm" in regenerate(header)) == bool(words)
-    assert done.stdout.splitlines()[0].endswith(", warm" if words else "2026-11-20")
-    assert " normtune fit table.py --install" in done.output
+    assert FitOptions.of_facts(header.command["options"]).regime == regime
+    done = main("fit", "--like", "table.py")
+    assert done.stdout.splitlines()[0].endswith(told or "2026-11-20")
+    assert " normtune table install table.py" in done.output
     checked = main("check", "--strict", "table.py")
     assert checked.exit_code == 0 and "equal, byte for byte, to a fit of data.parquet" in checked.output
 
@@ -73,13 +72,12 @@ def test_a_table_is_of_one_regime_and_its_header_says_which(store, words, best, 
 def test_a_warm_table_is_checked_against_the_warm_times_of_its_recording(mixed, store, tmp_path, monkeypatch):
     write_recording(mixed, "test-gpu", tmp_path)
     monkeypatch.setattr(recording, "FOLDER", tmp_path)
-    words = ("fit", "--recording", "test-gpu", "--leaves", "2")
-    for name, more in (("cold.py", ()), ("warm.py", ("--regime", "warm"))):
-        assert main(*words, *more, "--out", name).exit_code == 0
+    for regime in ("cold", "warm"):
+        normtune.fit("test-gpu", regime=regime, leaves=2).save(f"{regime}.py")
     checked = main("check", "cold.py", "warm.py")
     assert checked.exit_code == 0 and checked.output.count("equal, byte for byte, to a fit of recording") == 2
     text = Path("warm.py").read_text()
-    Path("warm.py").write_text(text.replace(" --regime warm", ""))
+    Path("warm.py").write_text(text.replace('"regime": "warm"', '"regime": "cold"'))
     assert main("check", "warm.py").exit_code == 1
 
 
@@ -87,9 +85,12 @@ def test_a_warm_table_is_checked_against_the_warm_times_of_its_recording(mixed, 
     ("regime", "told"),
     [
         ("hot", "unknown regime 'hot': expected one of cold, warm, eager"),
-        ("eager", "the store has no times of regime eager, but of cold, warm: name one of these with --regime"),
+        (
+            "eager",
+            "the store has no times of regime eager, but of cold, warm: name one of these",
+        ),
     ],
 )
 def test_a_regime_that_cannot_be_had_is_refused(store, regime, told):
-    done = main("fit", "--store", store, "--regime", regime, "--out", "table.py")
-    assert done.exit_code == 2 and told in done.stderr and not Path("table.py").exists()
+    with one_line(UsageError, told):
+        normtune.fit(store, regime=regime)

@@ -1,7 +1,6 @@
 """A table with functions for the batch-invariant mode: fitted, written, parsed, checked and reported."""
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -21,12 +20,12 @@ from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
-from normtune.tests.heuristics.made_up import SHAPES, as_command, eight, options_of, rehashed
+from normtune.tests.heuristics.made_up import SHAPES, as_command, eight, rehashed
 from normtune.tuner.checking.offline import check
 
 pytestmark = pytest.mark.long
 
-COMMAND = "normtune fit --recording test-gpu --batch-invariant --out table.py"
+COMMAND = "normtune fit --store test-gpu --batch-invariant --out table.py"
 OPTIONS = FitOptions(batch_invariant=True)
 FITTED: list[Fit] = []
 ROW, BLOCKS = RMSNormConfig("row", 1, 16), RMSNormConfig("block_row", 16, 4)
@@ -133,12 +132,6 @@ def test_an_illegal_config_of_the_mode_is_found(path):
     assert edited != text
     path.write_text(edited)
     assert any(failure.startswith("toy:batch_invariant bfloat16: row warps=1 is illegal") for failure in check(path)[0])
-
-
-def test_the_option_is_told_in_the_command_and_read_back():
-    assert OPTIONS.words() == ["--batch-invariant"]
-    for options in (OPTIONS, FitOptions(leaves=3, batch_invariant=True), FitOptions()):
-        assert options_of(shlex.join(["normtune", "fit", *options.words()])) == options
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def illegal(key: Key, tree: Tree) -> set[tuple[str, Config]]:
 
 
 def fitted(portable: bool) -> Table:
-    return normtune.fit(recording=RECORDING, operators=BACKWARD, leaves=8, baseline="none", portable=portable)
+    return normtune.fit(RECORDING, operators=BACKWARD, leaves=8, baseline="none", portable=portable)
 
 
 @pytest.fixture(scope="module")

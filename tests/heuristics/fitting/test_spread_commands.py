@@ -35,10 +35,10 @@ def test_a_check_of_several_tables_prints_the_same_on_any_number_of_cores() -> N
     assert on_cores(3, "check", *TABLES) == (code, told, errors)
 
 
-@pytest.mark.parametrize("choice", [["--batch-invariant"], ["--max-configs", 3], ["--portable"]])
+@pytest.mark.parametrize("choice", [["--max-configs", 3], ["--portable"]])
 def test_a_fit_prints_and_writes_the_same_on_any_number_of_cores(choice, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
-    fit = "fit", "--recording", "nvidia-h200-rms-norm-quantize-fp8", "--operator", "transpose_fp8", *choice
+    fit = "fit", "--store", "nvidia-h200-rms-norm-quantize-fp8", "--operator", "transpose_fp8", *choice
     fit = *fit, "--out", "table.py"
     alone = on_cores(1, *fit)
     assert alone[0] == 0
@@ -50,7 +50,7 @@ def test_a_fit_prints_and_writes_the_same_on_any_number_of_cores(choice, monkeyp
 
 def test_an_interrupt_ends_a_fit_with_one_line_and_all_its_processes() -> None:
     code = "import os; os.sched_getaffinity = lambda _: {0, 1, 2}; from normtune.cli import main; main()"
-    command = [sys.executable, "-c", code, "fit", "--recording", "nvidia-h200"]
+    command = [sys.executable, "-c", code, "fit", "--store", "nvidia-h200"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as fit:
 
         def processes() -> list[str]:

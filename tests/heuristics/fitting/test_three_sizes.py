@@ -123,29 +123,30 @@ def test_a_file_has_the_sizes_under_their_own_names(frame, tmp_path) -> None:
         columns={"rows": "m", "hidden": "n"}
     )
     third = frame["operator"].str.partition("=")[2].astype(int)
-    gpu = {"name": "NVIDIA H200", "target": "sm_90", "operators": ["product"], "leaves": 3}
+    gpu = {"name": "NVIDIA H200", "target": "sm_90", "leaves": 3}
     for own, columns in (
-        (plain.assign(k=third), {"dtype": "float16"}),
-        (plain.assign(depth=third.astype(float)), {"dtype": "float16", "k": "depth"}),
-        (plain.assign(k=third).rename(columns={"m": "rows"}), {"dtype": "float16", "hidden": "n"}),
+        (plain.assign(k=third), {}),
+        (plain.assign(depth=third.astype(float)), {"k": "depth"}),
+        (plain.assign(k=third).rename(columns={"m": "rows"}), {"hidden": "n"}),
     ):
-        table = normtune.fit(own, columns=columns, **gpu)
+        table = normtune.fit(own, columns={"operator": "product", "dtype": "float16"} | columns, **gpu)
         assert table.functions[0].tree == of_members.functions[0].tree
     with pytest.raises(UsageError, match=r"has no column k: it has .*; the sizes of product are m, n, k: "):
-        normtune.fit(plain, columns={"dtype": "float16"}, **gpu)
+        normtune.fit(plain, columns={"operator": "product", "dtype": "float16"}, **gpu)
     with pytest.raises(UsageError, match=r"has no column m: it has .*m=NAME says which has that"):
-        normtune.fit(plain.drop(columns="m"), columns={"dtype": "float16"}, **gpu)
+        normtune.fit(plain.drop(columns="m"), columns={"operator": "product", "dtype": "float16"}, **gpu)
     with pytest.raises(UsageError, match="column 'k' has 'long': expected positive whole numbers"):
-        normtune.fit(plain.assign(k="long"), columns={"dtype": "float16"}, **gpu)
-    one = normtune.fit(plain[third == 512], columns={"dtype": "float16", "k": "512"}, **gpu)
+        normtune.fit(plain.assign(k="long"), columns={"operator": "product", "dtype": "float16"}, **gpu)
+    one = normtune.fit(plain[third == 512], columns={"operator": "product", "dtype": "float16", "k": "512"}, **gpu)
     assert best_of(4096, 4096, 512) == choose(one.functions[0].tree, (4096, 4096, 512), ("m", "n", "k")).BLOCK
 
 
 def test_a_problem_of_a_member_is_looked_up_in_the_function_of_all(frame, tmp_path) -> None:
     path = tmp_path / "table.py"
     normtune.fit(frame, name="NVIDIA H200", target="sm_90").save(path)
-    (text,) = normtune.fit(frame, name="NVIDIA H200", target="sm_90").write_as("triton-configs", tmp_path / "lists.py")
-    assert text.read_text().count("Config({") == 3 and "PRODUCT_CONFIGS = [" in text.read_text()
+    normtune.export_table(path, tmp_path / "lists.py")
+    assert (tmp_path / "lists.py").read_text().count("Config({") == 3
+    assert "PRODUCT_CONFIGS = [" in (tmp_path / "lists.py").read_text()
     loaded = locate.load(path)
     assert loaded.axes == ("m", "n", "k")
     for k in (*K, 300):
@@ -182,7 +183,7 @@ def test_a_fit_beside_the_table_that_it_replaces_compares_all_three_sizes(frame,
 def test_views_show_a_map_of_two_sizes_for_each_of_the_third(frame, tmp_path) -> None:
     path, times = tmp_path / "table.py", tmp_path / "times.parquet"
     normtune.fit(frame, name="NVIDIA H200", target="sm_90").save(path, evidence=times)
-    screen = succeed("show", "--store", times, "--table", path)
+    screen = succeed("show", path, "--store", times)
     assert "product.k=512 float16: the configs of table.py" in screen and "\n n 1 16 256 4k\n" in screen, screen
     shown = normtune.show_map(times, table=path).frame()
     assert {*shown.operator} == {f"product.k={k}" for k in K}

@@ -92,7 +92,7 @@ def test_a_page_replaces_a_page_and_nothing_else(
 
 @pytest.mark.slow
 def test_the_recording_of_the_h200_is_a_page_of_about_two_megabytes() -> None:
-    report = normtune.report("nvidia-h200", recording="nvidia-h200")
+    report = normtune.report("nvidia-h200", "nvidia-h200")
     text = report.page()
     assert len(text.encode()) < 2_300_000
     page = parsed(text)

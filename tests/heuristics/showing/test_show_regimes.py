@@ -2,10 +2,12 @@
 
 import pytest
 
+import normtune
+from normtune.errors import UsageError
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.evidence import Evidence
-from normtune.tests.commands import refused, succeed
+from normtune.tests.commands import one_line, succeed
 from normtune.tests.results.stores import merge
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096) for hidden in (64, 128, 256, 512)]
@@ -37,18 +39,16 @@ def both(measure, run, spec, tmp_path, monkeypatch):
 
 
 def test_maps_and_lists_are_of_one_regime(both):
-    cold, warm = (succeed("show", "--store", both, *more).splitlines() for more in ((), ("--regime", "warm")))
-    assert cold[0] == "Test GPU, sm_90, 132 SMs: 45 measurements"
-    assert warm[0] == "Test GPU, sm_90, 132 SMs: 48 measurements, warm"
-    listed = succeed("show", "--store", both, "--regime", "warm", "--sort", "median_us", "--limit", "500")
-    rows = [line.split() for line in listed.splitlines() if line.split()[:2] == ["64", "128"]]
-    assert [row[3] for row in rows] == ["warps=16", "warps=4", "warps=1"]
+    assert succeed("show", "--store", both).splitlines()[0] == "Test GPU, sm_90, 132 SMs: 45 measurements"
+    assert len(normtune.show(both, regime="warm")) == 48
+    rows = normtune.show(both, regime="warm", sort="median_us").query("rows == 64 and hidden == 128")
+    assert rows["num_warps"].tolist() == [16, 4, 1]
 
 
 def test_the_tables_of_two_regimes_are_compared_on_the_times_of_one(both):
     for regime in ("cold", "warm"):
-        succeed("fit", "--store", both, "--regime", regime, "--leaves", "6", "--out", f"{regime}.py")
-    lines = succeed("diff", "cold.py", "warm.py", "--store", both, "--regime", "warm", "--details").splitlines()
+        normtune.fit(both, regime=regime, leaves=6).save(f"{regime}.py")
+    lines = [*normtune.diff("cold.py", "warm.py", both, regime="warm").details(80)]
     assert "toy bfloat16: other launches at 6 of 16 shapes" in lines
     at = lines.index("hidden 1 64 1k 4k")
     # Warm, few warps lose 20 % of short rows, unless there is only one.
@@ -69,4 +69,5 @@ def test_the_tables_of_two_regimes_are_compared_on_the_times_of_one(both):
     ],
 )
 def test_a_regime_without_times_is_refused_in_one_line(both, regime, message):
-    assert message in refused("show", "--store", both, "--regime", regime)
+    with one_line(UsageError, message):
+        normtune.show_map(both, regime=regime)

@@ -183,7 +183,7 @@ def measured(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.fixture
 def table(measured: Evidence, monkeypatch: pytest.MonkeyPatch) -> str:
     """The text of a table of `measured`."""
-    command = "normtune fit --recording test-gpu --leaves 4 --out table.py"
+    command = "normtune fit --store test-gpu --leaves 4 --out table.py"
     text = module_text(fit(measured, FitOptions(leaves=4)), as_command(command))
 
     def refuse(*arguments: object, **others: object) -> None:

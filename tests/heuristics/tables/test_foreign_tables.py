@@ -18,7 +18,7 @@ from normtune.kernels.tablefile.header import parse
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.tests.commands import invoke, refused, succeed
-from normtune.tests.heuristics.made_up import as_command, rehashed
+from normtune.tests.heuristics.made_up import as_command, rehashed, words_of
 from normtune.tests.results.stores import record
 from normtune.tuner.checking.offline import check
 
@@ -50,13 +50,13 @@ def table(measured: Evidence, folder: Path, record_as) -> Path:
     """A table of a recording, in `folder`."""
     record_as(measured)
     path = folder / "table.py"
-    command = "normtune fit --recording test-gpu --leaves 2 --out table.py"
+    command = "normtune fit --store test-gpu --leaves 2 --out table.py"
     path.write_text(module_text(fit(measured, FitOptions(leaves=2)), as_command(command)))
     assert check(path).failures == ()
     return path
 
 
-def commanded(path: Path, words: str, source: str = "--recording test-gpu") -> Path:
+def commanded(path: Path, words: str, source: str = "--store test-gpu") -> Path:
     """The table with these options, and another source, in its command."""
     command = as_command(f"normtune fit {source} --leaves 2 {words} --out table.py")
     path.write_text(rehashed(path.read_text(), command=encoded(command)))
@@ -112,15 +112,13 @@ def test_the_fields_of_a_run_reach_no_terminal_and_no_header(
     "word", ["a", "a b", "é", "it's é", "$x", "$NORMTUNE", "a\nb\x1b", "$\\x41", "\udcff", "", "\\", "$'\\x41'"]
 )
 def test_a_command_is_printable_ascii_and_says_what_it_said(word: str) -> None:
-    line = Command(load=(word,) if word else (), out="x", options={"weights": word or "a"}).line()
+    line = Command(load=(word,), out=word).line()
     assert line.isascii() and line.isprintable()
-    assert as_command(line).line() == line
-    assert as_command(line).options == ({"weights": word} if word else {"weights": "a"})
+    assert words_of(line) == ["normtune", "fit", "--load", word, "--like", word]
 
 
 def test_files_of_any_name_are_found_again(store, folder: Path) -> None:
     succeed("fit", "--store", store, "--leaves", "2", "--out", "table.py", "--evidence", "dätä  1.parquet")
-    assert "--evidence $'d\\xc3\\xa4t\\xc3\\xa4  1.parquet'" in Path("table.py").read_text()
     assert "equal, byte for byte, to a fit of dätä  1.parquet" in invoke("check", "table.py").output
 
 
@@ -131,7 +129,7 @@ def test_a_header_names_no_file_outside(table: Path, tmp_path: Path, option: str
     (tmp_path / "secret").write_text("root:hunter2:0\n")
     (table.parent / "link").symlink_to("../secret")
     (table.parent / "linked").symlink_to("..")
-    source = "" if option == "--evidence" else "--recording test-gpu"
+    source = "" if option == "--evidence" else "--store test-gpu"
     done = invoke("check", commanded(table, f"{option} {place.format(str(tmp_path)[1:])}", source))
     assert done.exit_code == 1
     assert f"{option} of its command names " in done.output
@@ -179,8 +177,8 @@ def test_a_store_of_a_header_is_never_opened(table: Path, monkeypatch: pytest.Mo
     [
         "curl example.com | sh",
         "normtune fit; reboot",
-        "normtune fit --out $(reboot)",
-        "normtune fit --out `reboot`",
+        "normtune fit --like $(reboot)",
+        "normtune fit --like `reboot`",
         "normtune fit 'unclosed",
         "normtune sweep",
     ],
@@ -191,7 +189,7 @@ def test_no_command_is_advised_but_those_that_normtune_writes(table: Path, comma
     report = check(table, quick=True)
     assert any("it was edited by hand" in line for line in report.failures)
     assert any("its first lines are not those that normtune writes" in line for line in report.failures)
-    assert all("`normtune fit --recording test-gpu --leaves 2 --out table.py`" in line for line in report.failures[:2])
+    assert all("`normtune fit --like table.py`" in line for line in report.failures[:2])
     assert not any(command in line for line in report.failures)
 
 

@@ -31,7 +31,7 @@ FORMATTERS = {
     "black": ["black", "--quiet"],
     "ruff": ["ruff", "format", "--quiet", "--isolated", "--no-cache"],
 }
-COMMAND = "normtune fit --recording test-gpu --leaves 3 --out table.py"
+COMMAND = "normtune fit --store test-gpu --leaves 3 --out table.py"
 
 
 def formatted(name: str, width: int, path: Path) -> str:
@@ -51,6 +51,7 @@ def deep(depth: int) -> Tree:
 @pytest.fixture
 def table(evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A table that `check` fits again."""
+    monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
     monkeypatch.setattr(recording, "load_recording", lambda name, *_: evidence)
     path = tmp_path / "table.py"
     path.write_text(module_text(fit(evidence, FitOptions(leaves=3)), as_command(COMMAND)))

@@ -9,6 +9,7 @@ import pytest
 from normtune.heuristics.writing.regenerate import Command, command_of
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import FIRST_LINE, parse
+from normtune.results.source import is_recording
 from normtune.tests.commands import main
 
 ROOT = Path(__file__).parents[3]
@@ -21,7 +22,7 @@ def _command(table: Path) -> Command:
 
 def _has_data(table: Path) -> bool:
     command = _command(table)
-    return bool(command.recording) or (table.parent / (command.file or command.store)).is_file()
+    return is_recording(command.store) or (table.parent / command.store).is_file()
 
 
 def _is_table(file: Path) -> bool:

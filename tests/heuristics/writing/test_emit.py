@@ -114,7 +114,7 @@ def test_the_header_tells_of_the_data_and_not_of_where_it_was_written(fitted: Fi
     assert header.body == body_hash(body)
     assert header.data[:3] == (fitted.data.digest, fitted.data.measurements, "2026-11-20")
     assert text.split("\n")[1:3] == [
-        f"# Regenerate: {COMMAND}",
+        "# Regenerate: normtune fit --like heuristics.py",
         f"# Test GPU, sm_90, 132 SMs: {fitted.data.measurements} measurements, 2026-11-20",
     ]
     for told in (date.today().isoformat(), socket.gethostname(), f"normtune {__version__}", str(Path.home())):

@@ -142,9 +142,9 @@ def test_figures_fit_80_columns_and_name_what_is_shared(measure, penalty, run) -
 def test_the_path_of_a_table_is_quoted_for_the_shell(evidence: Evidence, tmp_path) -> None:
     ways = list(report.ways(Gpu("NVIDIA A", "sm_90", 132), tmp_path / "a table.py"))
     assert f"  NORMTUNE_TABLE='{tmp_path}/a table.py': one process uses it" in ways
-    assert f"  normtune fit '{tmp_path}/a table.py' --install: kernels on NVIDIA A use it, for this user" in ways
+    assert f"  normtune table install '{tmp_path}/a table.py': kernels on NVIDIA A use it, for this user" in ways
 
 
 def test_a_file_that_begins_with_a_dash_is_printed_as_no_option() -> None:
     ways = list(report.ways(Gpu("NVIDIA A", "sm_90", 132), Path("-table.py")))
-    assert "  normtune fit ./-table.py --install: kernels on NVIDIA A use it, for this user" in ways
+    assert "  normtune table install ./-table.py: kernels on NVIDIA A use it, for this user" in ways

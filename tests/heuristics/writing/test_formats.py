@@ -1,9 +1,6 @@
-"""A fit as lists for `triton.autotune`."""
+"""A table as lists for `triton.autotune`."""
 
 import importlib.util
-import re
-from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +10,8 @@ import triton
 import triton.language as tl
 
 import normtune
-from normtune.errors import UsageError
-from normtune.heuristics.fitting.options import FitOptions
 from normtune.kernels import load_file, operator
+from normtune.kernels.tablefile.tree import distinct
 from normtune.results.elsewhere import Elsewhere
 from normtune.results.exchange.dataframe import evidence_of
 from normtune.tests.commands import refused, succeed
@@ -71,27 +67,17 @@ def loaded(path):
     return module
 
 
-@pytest.mark.one_in(4)
-@pytest.mark.parametrize("seed", range(4))
-def test_a_list_for_an_autotuner_is_the_best_of_its_length(configs, seed, tmp_path) -> None:
-    name, path = BACKWARD, tmp_path / "configs.py"
-    frame = frame_of({name: configs[name]}, ("bfloat16", "float16"), seed)
-    assert fitted(frame, max_configs=2, weights="equal").write_as("triton-configs", path) == [path]
-    found = loaded(path).LIGER_RMS_NORM_BACKWARD_CONFIGS
-    assert all(type(config) is triton.Config for config in found)
-    chosen = {(config.kwargs["block_row"], config.num_warps, config.kwargs["programs"]) for config in found}
-
-    def loss(some):
-        best = frame.groupby(["dtype", "rows", "hidden"]).nanoseconds.min()
-        least = frame[frame.config.isin(some)].groupby(["dtype", "rows", "hidden"]).nanoseconds.min()
-        return np.log(least / best).mean()
-
-    assert loss(chosen) <= min(map(loss, combinations(configs[name], 2))) + 1e-6
-    told = re.search(r"# of all by (.*) % on average", path.read_text())
-    part = frame[frame.dtype == "bfloat16"]
-    best = part.groupby(["rows", "hidden"]).nanoseconds.min()
-    least = part[part.config.isin(chosen)].groupby(["rows", "hidden"]).nanoseconds.min()
-    assert told and float(told[1]) == pytest.approx(100 * np.expm1(np.log(least / best).mean()), abs=0.011)
+def test_a_list_has_the_configs_of_the_table(configs, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = fitted(frame_of(configs), max_configs=2)
+    table.save("table.py")
+    assert succeed("table", "export", "table.py", "--out", "configs.py") == "wrote configs.py\n"
+    module = loaded(Path("configs.py"))
+    for function in table.functions:
+        found = getattr(module, f"{function.key.operator.upper()}_CONFIGS")
+        assert all(type(config) is triton.Config for config in found)
+        expected = {(config.block_row, config.num_warps) for config in distinct(function.tree)}
+        assert {(config.kwargs["block_row"], config.num_warps) for config in found} == expected and len(expected) <= 2
 
 
 def test_a_list_limits_registers_where_its_configs_do(tmp_path) -> None:
@@ -107,40 +93,22 @@ def test_a_list_limits_registers_where_its_configs_do(tmp_path) -> None:
         reference=lambda x: x,
     )(lambda x, y, config: _copy_kernel[(1,)](x, y, num_warps=config.num_warps, maxnreg=config.maxnreg))
     frame = frame_of({"limited": [Limited(1, 0), Limited(1, 64)]})
-    fitted(frame, tie_percent=0).write_as("triton-configs", tmp_path / "configs.py")
-    found = loaded(tmp_path / "configs.py").LIMITED_CONFIGS
-    assert {config.maxnreg for config in found} == {None, 64}
+    fitted(frame, tie_percent=0).save(tmp_path / "table.py")
+    normtune.export_table(tmp_path / "table.py", tmp_path / "configs.py")
+    assert {config.maxnreg for config in loaded(tmp_path / "configs.py").LIMITED_CONFIGS} == {None, 64}
 
 
-def test_a_list_without_a_length_loses_no_more_than_the_tie(configs, tmp_path) -> None:
-    name, path = FORWARD, tmp_path / "configs.py"
-    frame = frame_of({name: configs[name]})
-    fitted(frame, tie_percent=0).write_as("triton-configs", path)
-    best = frame.loc[frame.groupby(["rows", "hidden"]).nanoseconds.idxmin()].config
-    assert len(loaded(path).LIGER_RMS_NORM_CONFIGS) == len({*best})
-    assert "by 0.00 % on average, 0.0 % at worst" in path.read_text()
-
-
-def test_no_list_is_shorter_than_what_runs_everywhere(configs, tmp_path) -> None:
-    name = FORWARD
-    frame = frame_of({name: configs[name]})
-    frame = frame[frame.config.map(lambda config: config.block_row > 0) == (frame.hidden == 64)]
-    table = fitted(frame)
-    with pytest.raises(UsageError, match="--max-configs is 1: liger_rms_norm needs more configs to run at every shape"):
-        replace(table, options=FitOptions(max_configs=1)).write_as("triton-configs", tmp_path / "configs.py")
-
-
-def test_what_is_written_and_what_is_refused(configs, tmp_path, monkeypatch) -> None:
+def test_what_is_written_and_what_is_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    fitted(frame_of(configs)).save("table.py", evidence="times.parquet")
-    fit = ("fit", "--store", "times.parquet")
-    lists = ("--format", "triton-configs")
-    assert "unknown format 'csv': expected one of module, triton-configs" in refused(*fit, "--format", "csv")
-    assert "--format triton-configs is for --out FILE" in refused(*fit, *lists)
-    assert "--format triton-configs is for --out FILE" in refused(*fit, *lists, "--out", "x.py", "--install")
+    export = ("table", "export", "nvidia-h200", "--out")
     Path("mine.py").write_text("mine")
-    assert "normtune did not write it" in refused(*fit, *lists, "--out", "mine.py")
+    assert "normtune did not write it" in refused(*export, "mine.py")
     assert Path("mine.py").read_text() == "mine"
     for _ in range(2):
-        assert "wrote lists.py" in succeed(*fit, *lists, "--out", "lists.py")
-    assert "it exists and normtune did not write it" in refused(*fit, "--out", "lists.py")
+        assert "wrote lists.py" in succeed(*export, "lists.py")
+    assert "it exists and normtune did not write it" in refused("fit", "--store", "nvidia-h200", "--out", "lists.py")
+    assert {name for name in vars(loaded(Path("lists.py"))) if name.endswith("_CONFIGS")} == {
+        "RMS_NORM_FORWARD_CONFIGS",
+        "RMS_NORM_BACKWARD_CONFIGS",
+    }
+    assert "no_such is no file or shipped table" in refused("table", "export", "no_such", "--out", "other.py")

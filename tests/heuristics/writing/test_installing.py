@@ -1,6 +1,5 @@
-"""`fit --install` and `fit --uninstall`: refusals, replaced and removed files, messages."""
+"""`fit --install` and `normtune table`: refusals, replaced and removed files, messages."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,16 +33,17 @@ def store(measure, penalty, run, spec, here: Path) -> Callable[..., None]:
     return make
 
 
-def words(*arguments: str) -> list[str]:
-    return ["fit", *([] if "--uninstall" in arguments else ["--leaves", "2"]), *arguments]
-
-
 def fit(*arguments: str) -> str:
-    return succeed(*words(*arguments))
+    return succeed("fit", "--leaves", "2", *arguments)
+
+
+def remove(*arguments: str) -> str:
+    return succeed("table", "remove", *arguments)
 
 
 def refused(*arguments: str, kind: type[NormtuneError] = UsageError) -> str:
-    return commands.refused(*words(*arguments), kind=kind)
+    words = ("table", "remove", *arguments[1:]) if arguments[0] == "remove" else ("fit", "--leaves", "2", *arguments)
+    return commands.refused(*words, kind=kind)
 
 
 @pytest.mark.slow
@@ -71,8 +71,8 @@ def test_force_installs_over_and_removes_any_file(store, damage: str) -> None:
     assert "edited since" in refused("--install")
     assert "which cannot be used" in fit("--install", "--force")
     path.write_text(damaged)
-    assert "edited since" in refused("--uninstall", "--store", "normtune.db")
-    assert "removed" in fit("--uninstall", "--force", "--store", "normtune.db")
+    assert "edited since" in refused("remove", "--store", "normtune.db")
+    assert "removed" in remove("--force", "--store", "normtune.db")
     assert not path.exists()
 
 
@@ -117,15 +117,15 @@ def test_what_is_removed_is_told_and_what_serves_then(store, gpus_here: list[Gpu
     fit("--install", "--store", "other.db")
     path = locate.installed_path("NVIDIA H200")
     gpus_here.append(Gpu("NVIDIA H200", "sm_90", 132))
-    assert fit("--uninstall") == (f"removed {path}\nkernels on NVIDIA H200 use the table of NVIDIA H200 from now on\n")
+    assert remove() == (f"removed {path}\nkernels on NVIDIA H200 use the table of NVIDIA H200 from now on\n")
     other = locate.installed_path("NVIDIA X")
     assert locate.installed() == [other]
-    told = refused("--uninstall", kind=NormtuneError)
+    told = refused("remove", kind=NormtuneError)
     assert told == f"no table is installed for NVIDIA H200; installed is {other}"
-    told = fit("--uninstall", "--store", "other.db")
+    told = remove("--store", "other.db")
     assert told.startswith(f"removed {other}\nkernels on NVIDIA X use the table of NVIDIA H100 80GB HBM3, which is ")
     assert locate.installed() == []
-    assert refused("--uninstall", kind=NormtuneError).endswith("H200; nothing is installed")
+    assert refused("remove", kind=NormtuneError).endswith("H200; nothing is installed")
 
 
 def test_a_table_that_exists_is_installed_and_nothing_is_fitted(store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_a_table_that_exists_is_installed_and_nothing_is_fitted(store, monkeypat
     Path("tables").mkdir()
     options = ("--weights", "weights.csv", "--operator", "toy", "--baseline", "none")
     printed = fit(*options, "--out", "tables/toy.py", "--evidence", "tables/toy.parquet")
-    (line,) = (line.strip() for line in printed.splitlines() if "--install" in line)
+    (line,) = (line.strip() for line in printed.splitlines() if "install" in line)
     words = line.partition(": ")[0].split()
     path = locate.installed_path("NVIDIA H200")
     fit(*options, "--install")
@@ -148,41 +148,29 @@ def test_a_table_that_exists_is_installed_and_nothing_is_fitted(store, monkeypat
         "  it answers at rows 1 to 8192, hidden 32 to 8192; the next table elsewhere, or the default config\n"
     )
     assert path.read_text() == fitted
-    trees = locate.load("tables/toy.py").trees
     monkeypatch.chdir(path.parent)  # where the command of its header is to be run
     succeed(*regenerate(locate.header_of(path)).split()[1:])
-    assert locate.load(path).trees == trees
+    assert path.read_text() == fitted
 
 
-def test_a_licence_above_does_not_make_a_table_measurements(store) -> None:
+def test_code_of_another_form_is_not_installed(store) -> None:
     store("NVIDIA H200")
     fit("--out", "toy.py")
-    Path("toy.py").write_text("# SPDX-License-Identifier: Apache-2.0\n" + Path("toy.py").read_text())
-    assert commands.refused("fit", "toy.py") == "FILE is 'toy.py', a table: expected measurements to fit, or --install"
-
-
-def test_a_table_is_installed_without_the_options_of_a_fit(store) -> None:
-    store("NVIDIA H200")
-    fit("--out", "toy.py")
-    assert commands.refused("fit", "toy.py") == "FILE is 'toy.py', a table: expected measurements to fit, or --install"
-    for words in (("--leaves", "2"), ("--store", "normtune.db"), ("--out", "other.py"), ("--json",)):
-        told = commands.refused("fit", "toy.py", "--install", *words)
-        assert told == f"{words[0]} is given with the table 'toy.py', which is only installed: leave it out"
     Path("hostile.py").write_text(Path("toy.py").read_text().replace("\n\n\ndef ", "\nimport os\n\n\ndef ", 1))
-    assert "table hostile.py cannot be used" in commands.refused("fit", "hostile.py", "--install")
+    assert "table hostile.py cannot be used" in commands.refused("table", "install", "hostile.py")
     assert locate.installed() == []
 
 
 def test_the_table_of_a_replay_or_another_gpu_is_installed_by_force_alone(store, gpus_here: list[Gpu]) -> None:
     store("NVIDIA H200", "replay:nvidia-h200")
     printed = fit("--out", "toy.py")
-    assert "--install" not in printed and "--force" not in printed
-    assert "its times are those of a recording" in commands.refused("fit", "toy.py", "--install")
+    assert "install" not in printed and "--force" not in printed
+    assert "its times are those of a recording" in commands.refused("table", "install", "toy.py")
     gpus_here.append(Gpu("NVIDIA X", "sm_90", 132))
     table = Path(locate.SHIPPED, "nvidia_h200_qk_norm.py")
-    assert "but this machine has NVIDIA X" in commands.refused("fit", table, "--install")
+    assert "but this machine has NVIDIA X" in commands.refused("table", "install", table)
     assert locate.installed() == []
-    succeed("fit", "toy.py", "--install", "--force")
+    succeed("table", "install", "toy.py", "--force")
     assert locate.select("NVIDIA H200", "sm_90", 132).tables[0][1]().source == locate.installed_path("NVIDIA H200")
 
 
@@ -192,12 +180,12 @@ def test_without_a_gpu_the_only_one_is_meant(store, monkeypatch: pytest.MonkeyPa
         store(name, place=place)
         fit("--install", "--store", place)
     both = ", ".join(map(str, locate.installed()))
-    assert f"this machine has no GPU, and several tables are installed: {both}; choose one by" in refused("--uninstall")
+    assert f"this machine has no GPU, and several tables are installed: {both}; choose one by" in refused("remove")
     assert len(locate.installed()) == 2
-    fit("--uninstall", "--store", "other.db")
+    remove("--store", "other.db")
     fit("--out", "named.py")
     monkeypatch.setenv(locate.VARIABLE, "named.py")
-    assert "kernels on NVIDIA H200 use named.py (NORMTUNE_TABLE) from now on" in fit("--uninstall")
+    assert "kernels on NVIDIA H200 use named.py (NORMTUNE_TABLE) from now on" in remove()
     assert locate.installed() == []
 
 
@@ -207,24 +195,9 @@ def test_what_somebody_edited_is_removed_by_force_alone(store) -> None:
     fit("--install")
     path = locate.installed_path("NVIDIA H200")
     path.write_text(path.read_text() + "x = 1\n")
-    assert refused("--uninstall") == (
-        f"cannot remove {path}: it was edited since normtune wrote it; --force removes it"
-    )
+    assert refused("remove") == (f"cannot remove {path}: it was edited since normtune wrote it; --force removes it")
     assert path.exists()
-    assert f"removed {path}" in fit("--uninstall", "--force")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [["--out", "x.py"], ["--evidence", "x.parquet"], ["--baseline", "liger"], ["--install"]],
-)
-def test_a_removal_writes_nothing(store, options: list[str]) -> None:
-    store("NVIDIA H200")
-    fit("--install")
-    assert "--uninstall" in refused("--uninstall", *options)
-    assert locate.installed() == [locate.installed_path("NVIDIA H200")]
-    assert sorted(os.listdir()) == ["data", "normtune.db"]
+    assert f"removed {path}" in remove("--force")
 
 
 def test_torch_is_asked_for_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def test_an_unmeasured_gpu_gets_the_table_of_another_and_one_warning(gpu, name, 
     wanted = [RMSNormConfig(*table.function(one.key)(one.rows, one.hidden)) for one in problems]
     told = (
         rf"no table for {name} \({target.name}, {target.sms} SMs\) and uses the {named}, which is unmeasured there: "
-        "`normtune sweep --effort portfolio && normtune fit --install` on this GPU makes its own in a minute"
+        "`normtune sweep --effort quick && normtune fit --install` on this GPU makes its own in a minute"
     )
     with pytest.warns(UserWarning, match=told):
         found = [dispatch.config_for(FORWARD, problem, target, 0) for problem in problems]

@@ -1,6 +1,5 @@
 """An operator whose space is a function that draws its configs: the example of docs/operators.md, swept and fitted."""
 
-import json
 import re
 from functools import partial
 from pathlib import Path
@@ -17,12 +16,13 @@ from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.records import Outcome
-from normtune.tests.commands import main, one_line
+from normtune.tests.commands import one_line
 from normtune.tests.tuner.benches import MadeUp, sweep
 from normtune.tuner.inspection.inspect import inspect_operator
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.search.registry import search
 from normtune.tuner.search.rounds import timed
+from normtune.tuner.sweep import api
 from normtune.tuner.sweep.outlook import Outlook, search_of
 from normtune.tuner.sweep.report import pruned_lines
 
@@ -113,11 +113,10 @@ def test_what_times_all_configs_refuses_the_space_in_a_line_and_a_portfolio_draw
 @pytest.mark.slow
 def test_a_planned_sweep_tells_how_many_configs_were_drawn(drawn) -> None:
     spec, file = drawn
-    dry = "sweep", "--load", file, "--operator", spec.name, "--rows", 64, "--hidden", 64, "--dry-run"
-    done = main(*dry, "--strategy", "exhaustive")
-    assert done.exit_code == 2 and "expected a strategy that leaves configs out, such as plane" in done.output
-    done = main(*dry, "--strategy", "optuna:TPESampler", "--json", "--store", file.parent / "none.db")
-    planned = json.loads(done.stdout)["plan"]
+    dry = {"operators": spec.name, "rows": [64], "hidden": [64], "dry_run": True, "store": file.parent / "none.db"}
+    with one_line(UsageError, "expected a strategy that leaves configs out, such as plane"):
+        api.sweep(**dry, strategy="exhaustive")
+    planned = api.sweep(**dry, strategy="optuna:TPESampler").to_plain()["plan"]
     assert planned["problems"] == 1 and planned["configs"] >= 2 and planned["configs_left_out"] == {}
     assert planned["large_spaces"]["configs"] is None and planned["large_spaces"]["configs_asked"] > 10
 

@@ -219,7 +219,7 @@ def test_a_store_with_a_trigger_is_read_and_not_written(stored, varied):
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     alter(stored, f"CREATE TRIGGER slow BEFORE INSERT ON run BEGIN {endless}; END")
     with pytest.raises(
-        NormtuneError, match=r"has a trigger, 'slow', which normtune never creates: `normtune data export --regime"
+        NormtuneError, match=r"has a trigger, 'slow', which normtune never creates: `normtune data export --out"
     ):
         Store.open(f"sqlite:///{stored}")
     assert loaded(f"sqlite:///{stored}").digest() == varied.digest()

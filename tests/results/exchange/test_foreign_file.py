@@ -43,8 +43,8 @@ def written(text: str, name: str = "times.csv") -> Path:
     return path
 
 
-def read(text: str, columns: str = "", operators: tuple[str, ...] = ()) -> Evidence:
-    return read_foreign(written(text), with_columns(columns), operators)
+def read(text: str, columns: str = "") -> Evidence:
+    return read_foreign(written(text), with_columns(columns))
 
 
 def with_columns(columns: str) -> Elsewhere:
@@ -83,7 +83,7 @@ def test_the_name_of_a_column_is_the_unit_of_its_times(unit: str, first: str, se
 def test_columns_of_other_names_and_what_all_rows_share() -> None:
     """As `triton.testing.perf_report` writes them: sizes, meta-parameters and a line of milliseconds."""
     text = "M,BLOCK_M,GROUP,Triton (ms)\n128.0,64,8,0.5\n128.0,32,8,0.7\n256.0,64,8,0.9\n"
-    evidence = read(text, "rows=M,hidden=4096,dtype=torch.bfloat16,milliseconds=Triton (ms)", ("matmul.K=512",))
+    evidence = read(text, "operator=matmul.K=512,rows=M,hidden=4096,dtype=torch.bfloat16,milliseconds=Triton (ms)")
     assert times_of(evidence) == {
         ("matmul.K=512", 128, 4096, "BLOCK_M=64 GROUP=8"): [500_000] * 2,
         ("matmul.K=512", 128, 4096, "BLOCK_M=32 GROUP=8"): [700_000] * 2,
@@ -95,17 +95,19 @@ def test_columns_of_other_names_and_what_all_rows_share() -> None:
 def test_named_knobs_leave_the_other_columns_out() -> None:
     """As Kernel Tuner's results: figures beside the parameters that were tuned."""
     text = "block_x,unroll,layout,time,compile_time,GFLOP/s\n32,1,row,1.5,20.5,3\n64,2,column,1.25,30.25,4\n"
-    columns = "rows=64,hidden=64,dtype=float32,milliseconds=time,block_x,how=layout"
-    assert times_of(read(text, columns, ("convolution",))) == {
+    sizes = "operator=convolution,rows=64,hidden=64,dtype=float32,milliseconds=time"
+    assert times_of(read(text, f"{sizes},block_x,how=layout")) == {
         ("convolution", 64, 64, "block_x=32 row"): [1_500_000] * 2,
         ("convolution", 64, 64, "block_x=64 column"): [1_250_000] * 2,
     }
     with one_line(
         UsageError, "compile_time of line 2 of times.csv is 20.5, no whole number and no word such as 128x64"
     ):
-        read(text.replace("GFLOP/s", "gflops"), "rows=64,hidden=64,dtype=float32,milliseconds=time", ("convolution",))
+        read(
+            text.replace("GFLOP/s", "gflops"), "operator=convolution,rows=64,hidden=64,dtype=float32,milliseconds=time"
+        )
     with one_line(UsageError, r"column 'GFLOP/s' has no name of a knob of convolution: name the columns"):
-        read(text, "rows=64,hidden=64,dtype=float32,milliseconds=time", ("convolution",))
+        read(text, sizes)
 
 
 def test_rows_of_one_config_are_its_samples() -> None:
@@ -210,7 +212,7 @@ GOOD = "mine,float16,8,64,1,5\n"
         ("", "", "times.csv is empty: expected a CSV file in UTF-8"),
         (HEAD, "", "times.csv has no rows"),
         ("\n\n", "", "times.csv is empty"),
-        ("dtype,rows,hidden,B,microseconds\nfloat16,8,64,1,5\n", "", "no column operator: .*; --operator names"),
+        ("dtype,rows,hidden,B,microseconds\nfloat16,8,64,1,5\n", "", "no column operator: .*; --columns operator=NAME"),
         (GOOD, "", "no column operator, dtype, rows, hidden, .*: it has mine, float16, 8, 64, 1, 5"),
         (HEAD.replace("rows", "M") + GOOD, "", "no column rows: .*; --columns rows=NAME says which has rows"),
         (
@@ -293,7 +295,6 @@ def test_one_line_says_what_is_wrong(content: str, columns: str, told: str) -> N
         (("good.csv", *FLAGS[:4], "--sms", "9999999"), "--sms is 9999999: expected at most"),
         (("good.csv", *FLAGS, "--columns", "rows=M=N,=B"), "--columns has '=B': expected NAME=COLUMN"),
         (("good.csv", *FLAGS, "--columns", "rows=M,rows=N"), "--columns names rows twice"),
-        (("good.csv", *FLAGS, "--operator", "other"), "--operator is 'other': measured are mine"),
     ],
 )
 def test_the_import_of_another_file_ends_in_one_line_and_code_2(arguments: tuple[str, ...], told: str) -> None:
@@ -321,15 +322,6 @@ def test_a_parquet_file_of_another_program_is_not_taken_for_an_export() -> None:
     pd.DataFrame({"a": [1]}).to_parquet("theirs.parquet")
     told = refused("data", "merge", "theirs.parquet", "--store", "a.db", kind=NormtuneError)
     assert "is a Parquet file that normtune did not write" in told and "--name, --target and --columns read" in told
-
-
-def test_the_options_are_read_back_from_facts() -> None:
-    full = with_columns("rows=M,B")
-    assert Elsewhere.from_facts(json.loads(json.dumps(full.facts()))) == full
-    assert Elsewhere.from_facts({}).facts() == {}
-    for facts in ({"odd": 1}, {"columns": "rows=M"}, {"sms": "4"}, {"name": {"a": 1}}):
-        with pytest.raises(UsageError):
-            Elsewhere.from_facts(facts)
 
 
 def test_a_frame_that_is_a_file_has_the_device_of_the_options() -> None:
@@ -370,33 +362,27 @@ def test_the_rows_of_some_values_are_picked() -> None:
         ("rms_norm", 2048, 1024, "liger"): [300_000] * 2,
         ("rms_norm", 2048, 1024, "torch"): [500_000] * 2,
     }
-    assert Elsewhere.from_facts(json.loads(json.dumps(elsewhere.facts()))) == elsewhere
-    assert read_foreign(Path("times.csv"), Elsewhere.from_facts(elsewhere.facts())).digest() == evidence.digest()
 
 
 def test_a_third_size_that_nobody_named_is_not_pooled() -> None:
     text = "M,N,K,B,time\n64,64,128,1,5\n64,64,4096,1,9\n"
-    columns = "rows=M,hidden=N,dtype=float16,microseconds=time,B"
+    columns = "operator=gemm,rows=M,hidden=N,dtype=float16,microseconds=time,B"
     with one_line(UsageError, "column 'K' is '128' in line 2 .*, and in line 3 .*'4096': .*a third size needs", 600):
-        read(text, columns, ("gemm",))
+        read(text, columns)
     written(text)
-    picked = read_foreign(Path("times.csv"), replace(with_columns(columns), where={"K": 4096}), ("gemm",))
+    picked = read_foreign(Path("times.csv"), replace(with_columns(columns), where={"K": 4096}))
     assert times_of(picked) == {("gemm", 64, 64, "B=1"): [9000] * 2}
-    both = read_foreign(Path("times.csv"), replace(with_columns(columns), where={"K": "*"}), ("gemm",))
+    both = read_foreign(Path("times.csv"), replace(with_columns(columns), where={"K": "*"}))
     assert times_of(both) == {("gemm", 64, 64, "B=1"): [5000, 9000]}
 
 
-def test_rows_are_picked_on_the_command_line_and_in_the_header() -> None:
+def test_rows_are_picked_on_the_command_line() -> None:
     written(LIGER)
     columns = ("--columns", _LIGER_COLUMNS, "--where", "metric_unit=ms,mode=full")
-    succeed("fit", "times.csv", *FLAGS, *columns, "--out", "table.py")
-    assert f"--columns {_LIGER_COLUMNS} --where metric_unit=ms,mode=full" in " ".join(
-        Path("table.py").read_text().replace("\n#", " ").split()
-    )
-    succeed("check", "table.py")
-    told = refused("fit", "times.csv", *FLAGS, "--where", "metric_unit")
+    assert ", 0 new" not in succeed("data", "merge", "times.csv", *FLAGS, *columns, "--store", "a.db")
+    told = refused("data", "merge", "times.csv", *FLAGS, "--where", "metric_unit", "--store", "b.db")
     assert told == "--where has metric_unit=metric_unit, but times.csv has there 'ms', 'MB'"
-    told = refused("fit", "times.csv", *FLAGS, "--where", "metric_unit=")
+    told = refused("data", "merge", "times.csv", *FLAGS, "--where", "metric_unit=", "--store", "b.db")
     assert told == "--where has 'metric_unit=': expected COLUMN=VALUE, as unit=ms"
 
 
@@ -464,7 +450,8 @@ def test_an_operator_is_words_joined_by_dots(name: str, make, make_run) -> None:
 
 def test_no_device_begins_a_line_with_a_command_of_a_log() -> None:
     written(HEAD + GOOD)
-    told = succeed("fit", "times.csv", "--name", "##[error]A", "--target", "sm_90")
+    succeed("data", "merge", "times.csv", "--name", "##[error]A", "--target", "sm_90", "--store", "a.db")
+    told = succeed("fit", "--store", "a.db")
     assert "\nerror]A, sm_90" in told and "\n##[" not in told
 
 

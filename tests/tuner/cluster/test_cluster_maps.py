@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.kernels.tablefile import locate
 from normtune.results.parallel import cluster_maps, on_node
 from normtune.results.parallel.cluster_maps import on_cluster
 from normtune.results.parallel.maps import in_order
@@ -94,7 +95,7 @@ def test_nodes_with_other_versions_are_a_line(machines, monkeypatch: pytest.Monk
 
 def test_a_fit_on_a_cluster_writes_the_bytes_of_one_here(machines, begun, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    fit = "fit", "--recording", "nvidia-h200-qk-norm", "--out", "heuristics.py"
+    fit = "fit", "--store", "nvidia-h200-qk-norm", "--out", "heuristics.py"
     succeed(*fit)
     here = Path("heuristics.py").read_bytes()
     Path("heuristics.py").unlink()
@@ -104,18 +105,19 @@ def test_a_fit_on_a_cluster_writes_the_bytes_of_one_here(machines, begun, tmp_pa
     assert begun
 
 
-def test_a_check_on_a_cluster_knows_the_operators_of_a_file_on_its_nodes(machines, begun) -> None:
-    table = LIGER / "rms_norm_h200.py"
-    done = main("check", "--load", LIGER / "rms_norm.py", "--ray", machines.address, table)
-    assert done.exit_code == 0 and done.stdout.startswith(f"{table}: OK"), done.output
-    assert "equal, byte for byte, to a fit of rms_norm_h200.parquet" in done.stdout
+def test_a_fit_on_a_cluster_knows_the_operators_of_a_file_on_its_nodes(machines, begun, tmp_path) -> None:
+    table, out = LIGER / "rms_norm_h200.py", tmp_path / "again.py"
+    words = ("--like", table, "--ray", machines.address, "--out", out)
+    done = main("fit", "--load", LIGER / "rms_norm.py", *words)
+    assert done.exit_code == 0, done.output
+    assert locate.load(out).trees == locate.load(table).trees
     assert begun
 
 
 def test_a_cluster_that_is_not_there_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason="there is no Ray: pip install 'normtune[ray]'")
     monkeypatch.chdir(tmp_path)
-    fit = "fit", "--recording", "nvidia-h200-qk-norm", "--out", "heuristics.py"
+    fit = "fit", "--store", "nvidia-h200-qk-norm", "--out", "heuristics.py"
     told = refused(*fit, "--ray", "127.0.0.1:1", kind=NormtuneError)
     assert "--ray 127.0.0.1:1: no Ray cluster is there" in told
     assert not Path("heuristics.py").exists()

@@ -33,8 +33,8 @@ def test_the_device_is_a_kind_for_every_node(device):
 def test_options_of_one_machine_are_refused(tmp_path):
     with pytest.raises(UsageError, match="--cache and --ray are both given"):
         Request(ray="auto", cache=tmp_path)
-    with pytest.raises(UsageError, match="--compile-only and --ray are both given"):
-        Request(ray="auto", compile_only=True, target="sm_90", out=tmp_path)
+    with pytest.raises(UsageError, match="--out and --ray are both given"):
+        Request(ray="auto", target="sm_90", out=tmp_path)
 
 
 def test_without_ray_a_line_says_how_to_install_it(monkeypatch):

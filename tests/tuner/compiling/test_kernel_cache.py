@@ -288,7 +288,7 @@ def test_metadata_that_tell_nothing_are_damaged(tmp_path, text):
 
 
 def test_a_folder_without_binaries_and_a_second_cache_manager_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match=r"has no binaries: expected a folder that `normtune sweep --compile-only"):
+    with pytest.raises(UsageError, match=r"has no binaries: expected a folder that `normtune compile` filled"):
         KernelCache(tmp_path)
     made_up(tmp_path, 90, "3.7.1")
     monkeypatch.setenv("TRITON_CACHE_MANAGER", "a:B")
@@ -299,15 +299,13 @@ def test_a_folder_without_binaries_and_a_second_cache_manager_are_refused(tmp_pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"compile_only": True}, "compile_only needs target and out"),
-        ({"compile_only": True, "target": "sm_90"}, "compile_only needs target and out"),
-        ({"compile_only": True, "target": "sm_1", "out": "x"}, "unknown target 'sm_1'"),
-        ({"compile_only": True, "target": "sm_90", "out": "x", "device": "cuda:0"}, "device and compile_only are"),
-        ({"compile_only": True, "target": "sm_90", "out": "x", "stale": True}, "stale and compile_only are both"),
-        ({"compile_only": True, "target": "sm_90", "out": "x", "cache": "y"}, "cache and compile_only are both"),
-        ({"compile_only": True, "target": "sm_90", "out": "x", "dry_run": True}, "dry_run and compile_only are"),
-        ({"target": "sm_90"}, "target is given without compile_only"),
-        ({"out": "x"}, "out is given without compile_only"),
+        ({"target": "sm_1", "out": "x"}, "unknown target 'sm_1'"),
+        ({"target": "sm_90", "out": "x", "device": "cuda:0"}, "device and out are"),
+        ({"target": "sm_90", "out": "x", "stale": True}, "stale and out are both"),
+        ({"target": "sm_90", "out": "x", "cache": "y"}, "cache and out are both"),
+        ({"target": "sm_90", "out": "x", "dry_run": True}, "dry_run and out are"),
+        ({"target": "sm_90"}, "target and out compile together: give an architecture such as sm_90, and a folder"),
+        ({"out": "x"}, "target and out compile together: give an architecture such as sm_90, and a folder"),
         ({"cache": "nowhere", "device": "replay:nvidia-h200"}, "nowhere has no binaries"),
     ],
 )
@@ -322,7 +320,7 @@ def test_options_that_contradict_each_other_are_refused_before_anything_is_writt
 
 @pytest.mark.slow
 def test_the_command_fills_a_folder_that_a_sweep_is_given(tmp_path):
-    done = api.sweep(compile_only=True, target="sm_90", out=tmp_path / "new" / "out", rows=[64], hidden=[256])
+    done = api.sweep(target="sm_90", out=tmp_path / "new" / "out", rows=[64], hidden=[256])
     assert done.compiled and done.compiled.binaries == done.compiled.compiled > 0
     plain = json.loads(json.dumps(done.to_plain()))
     assert (plain["plan"], plain["sweep"], plain["compiled"]["target"]) == (None, None, "sm_90")
@@ -331,4 +329,4 @@ def test_the_command_fills_a_folder_that_a_sweep_is_given(tmp_path):
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(UsageError, match=r"^out cannot be written"):
-        api.sweep(compile_only=True, target="sm_90", out=file)
+        api.sweep(target="sm_90", out=file)

@@ -18,7 +18,7 @@ def test_a_sweep_finds_all_binaries_for_gate_and_timing(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(own))
     major, minor = torch.cuda.get_device_capability()
     sizes = {"rows": [1, 4096], "hidden": [256, 4096]}
-    ahead = api.sweep(compile_only=True, target=f"sm_{major}{minor}", out=out, **sizes).compiled
+    ahead = api.sweep(target=f"sm_{major}{minor}", out=out, **sizes).compiled
     heard = Heard()
     request = Request("cuda:0", cache=out, store=tmp_path / "store.db", **sizes)
     found = api.run(request, heard)

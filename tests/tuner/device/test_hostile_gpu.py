@@ -55,9 +55,8 @@ def hostile_spec(monkeypatch):
 
 def test_every_fault_costs_its_config_alone(tmp_path, hostile_spec):
     before = compute_processes()
-    # Of configs that fail the default search leaves out those that are alike.
-    sizes = ("--rows", f"4999,{hostile_spec.ROWS}", "--hidden", "256", "--strategy", "adaptive")
-    sweep = start(tmp_path, *sizes)
+    sizes = ("--rows", f"4999,{hostile_spec.ROWS}", "--hidden", "256")
+    sweep = start(tmp_path, *sizes, every=True)
     output, errors = sweep.communicate(timeout=240)
     assert sweep.returncode == 0, output + errors
     assert "2 problems measured" in output, output
@@ -73,7 +72,7 @@ def test_every_fault_costs_its_config_alone(tmp_path, hostile_spec):
             assert found.pop((rows, hostile_spec.config_of("none", warps))).status == "ok"
         assert found.pop((rows, COPY)).status == "ok"
     assert not found
-    again = start(tmp_path, *sizes)
+    again = start(tmp_path, *sizes, every=True)
     output, errors = again.communicate(timeout=60)
     assert again.returncode == 0 and "nothing to do" in output, output + errors
     time.sleep(2)

@@ -196,10 +196,10 @@ def large_tiles(x, w, y, config):
 def test_compiling_ahead_counts_what_needs_more_shared_memory_than_there_is(tmp_path) -> None:
     file = tmp_path / "large_tiles.py"
     file.write_text(LARGE_TILES)
-    ahead = ("--rows", "128", "--hidden", "512", "--compile-only", "--target", "sm_90", "--out", tmp_path / "binaries")
-    done = main("--load", file, "sweep", "--operator", "large_tiles", "--dtype", "float32", *ahead)
+    ahead = ("compile", "sm_90", tmp_path / "binaries", "--rows", "128", "--hidden", "512", "--operator", "large_tiles")
+    done = main("--load", file, *ahead, "--dtype", "float32")
     assert "bytes of shared memory exceed 232448" in done.output and "failures: none" not in done.output, done.output
-    done = main("--load", file, "sweep", "--operator", "large_tiles", "--dtype", "bfloat16", *ahead)
+    done = main("--load", file, *ahead, "--dtype", "bfloat16")
     assert "failures: none" in done.output, done.output
 
 
@@ -243,8 +243,8 @@ def test_a_plan_of_an_operator_at_fault_is_neither_empty_nor_done(name) -> None:
 
 @pytest.mark.slow
 def test_compiling_ahead_tells_what_cannot_be_compiled(tmp_path) -> None:
-    ahead = (*PLAN, "--compile-only", "--target", "sm_90", "--out", tmp_path)
-    done = main("--load", MISTAKES, "sweep", "--operator", "odd_block", *ahead)
+    ahead = ("compile", "sm_90", tmp_path, *PLAN)
+    done = main("--load", MISTAKES, *ahead, "--operator", "odd_block")
     assert done.exit_code == 1 and "nothing could be compiled for sm_90: all 2 binaries failed" in done.output
-    done = main("--load", MISTAKES, "sweep", "--operator", "host_read", *ahead)
+    done = main("--load", MISTAKES, *ahead, "--operator", "host_read")
     assert done.exit_code == 2 and "item() reads the values of a tensor" in done.output

@@ -7,7 +7,7 @@ import pytest
 
 from normtune.kernels.config import COPY
 from normtune.results.database.store import Store
-from normtune.tests.commands import succeed
+from normtune.tests.commands import printed_sweep, succeed
 from normtune.tests.tuner.benches import sweep
 from normtune.tests.tuner.made_up_recording import ABSENT, BROKEN, recorded_plan
 from normtune.tests.tuner.search import pairs, random_configs
@@ -22,11 +22,11 @@ def test_searches_know_their_names():
 def test_a_search_of_one_file_and_one_line_goes_through_sweep_resume_and_fit(tmp_path, monkeypatch):
     monkeypatch.setitem(SEARCHES, "random", "normtune.tests.tuner.search.random_configs:RandomConfigs")
     store = tmp_path / "store.db"
-    asked = ["sweep", "--device", "replay:nvidia-h200", "--strategy", "random", "--operator", "rms_norm_forward"]
-    asked += ["--hidden", "512,1024,2048,4096", "--store", store]
-    assert "complete: " in succeed(*asked, "--rows", "1,64,4096")
-    assert "nothing to do: all 12 problems are measured" in succeed(*asked, "--rows", "1,64,4096")
-    told = succeed(*asked, "--rows", "1,8,64,512,4096")
+    asked = {"device": "replay:nvidia-h200", "strategy": "random", "operators": "rms_norm_forward", "store": store}
+    asked["hidden"] = [512, 1024, 2048, 4096]
+    assert "complete: " in printed_sweep(**asked, rows=[1, 64, 4096])
+    assert "nothing to do: all 12 problems are measured" in printed_sweep(**asked, rows=[1, 64, 4096])
+    told = printed_sweep(**asked, rows=[1, 8, 64, 512, 4096])
     assert re.search(r"8 problems measured in \S+ s, 12 were stored before", told)
     with Store.open(f"sqlite:///{store}") as opened:
         evidence = opened.load()

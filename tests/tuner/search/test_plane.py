@@ -1,4 +1,4 @@
-"""`--strategy plane`: what it times, what it learns from nearby shapes, and when it stops."""
+"""The search `plane`: what it times, what it learns from nearby shapes, and when it stops."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import target_for
 from normtune.results.records import Coverage, Device, Outcome
-from normtune.tests.commands import succeed
+from normtune.tests.commands import printed_sweep
 from normtune.tuner.plan.plan import SPACES as SPACE_NAMES
 from normtune.tuner.plan.plan import Task, plan, warm_start
 from normtune.tuner.plan.pool import Candidate
@@ -316,9 +316,9 @@ def test_with_nothing_to_stop_it_all_configs_are_timed():
 @pytest.mark.slow
 def test_a_replayed_sweep_ends_and_is_complete(tmp_path):
     def run():
-        asked = ["sweep", "--device", "replay:nvidia-h200", "--strategy", "plane", "--operator", "rms_norm_forward"]
-        asked += ["--rows", "64,1024,16384", "--hidden", "512,1024,4096", "--store", str(tmp_path / "store.db")]
-        return succeed(*asked)
+        sizes = {"rows": [64, 1024, 16384], "hidden": [512, 1024, 4096]}
+        asked = {"device": "replay:nvidia-h200", "strategy": "plane", "operators": "rms_norm_forward"}
+        return printed_sweep(**asked, **sizes, store=tmp_path / "store.db")
 
     assert "complete: " in run()
     assert "nothing to do: all 9 problems are measured" in run()

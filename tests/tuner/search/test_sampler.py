@@ -1,4 +1,4 @@
-"""Searches by samplers of Optuna: what they propose, what they learn, and where they keep their studies."""
+"""Searches by samplers of Optuna: what they propose and what they learn."""
 
 import math
 from functools import partial
@@ -6,18 +6,14 @@ from importlib.util import find_spec
 from typing import Annotated
 
 import numpy as np
-import optuna
 import pytest
 
 from normtune.benchmarks.lib.simulation import Space, simulate
 from normtune.errors import UsageError
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.results.database.store import Store
 from normtune.results.records import Coverage
-from normtune.tests.commands import main, one_line
-from normtune.tests.tuner.benches import sweep
-from normtune.tests.tuner.made_up_recording import recorded_plan
+from normtune.tests.commands import one_line
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.registry import search as search_of
@@ -160,44 +156,6 @@ def test_what_the_store_knows_is_not_proposed_again():
     search.tell(asked, {})
     assert not search.pending() and not list(search.ask())
     assert not TPE([task], {task.problem: before}, most=20).pending()
-
-
-@pytest.mark.slow
-def test_studies_are_kept_beside_each_other_in_a_file_of_optuna(opened, tmp_path):
-    path, plan = tmp_path / "studies.db", recorded_plan()
-    plan = plan._replace(tasks=tuple(task._replace(candidates=task.candidates[:8]) for task in plan.tasks[:2]))
-    for number in (1, 2):
-        with Store.open(f"sqlite:///{tmp_path}/store{number}.db") as store:
-            summary = sweep(opened(), store, plan, partial(TPE, studies=path))
-            assert (summary.problems, summary.left) == (2, 0)
-            evidence = store.load()
-            assert {run.protocol["strategy"] for run in evidence.runs} == {"optuna:TPESampler"}
-        names = optuna.get_all_study_names(f"sqlite:///{path}")
-        assert len(set(names)) == 2 * number
-    study = optuna.load_study(study_name=names[0], storage=f"sqlite:///{path}")
-    assert any(trial.value is not None for trial in study.get_trials())
-
-
-def test_a_file_of_anything_else_stays_as_it_is(tmp_path):
-    Store.open(f"sqlite:///{tmp_path}/store.db").close()
-    (tmp_path / "text.db").write_text("something" * 100)
-    for name, told in (
-        ("store.db", "it has other tables"),
-        ("text.db", "file is not a database"),
-        ("no/a.db", "unable to open database file"),
-    ):
-        path = tmp_path / name
-        before = path.read_bytes() if path.exists() else None
-        with one_line(UsageError, rf"{told}\): expected a database of Optuna, or a new file in a folder") as caught:
-            TPE([space().task], {}, studies=path)
-        assert str(path) in str(caught.value)
-        assert (path.read_bytes() if path.exists() else None) == before
-
-
-def test_studies_are_for_searches_that_make_some(tmp_path):
-    arguments = ["sweep", "--device", "replay:nvidia-h200", "--studies", str(tmp_path / "a.db")]
-    done = main(*arguments, "--store", tmp_path / "s.db")
-    assert done.exit_code == 2 and "strategy adaptive makes none" in done.output and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["GridSampler", "BaseSampler", "BruteForceSampler", "nsgaii", "", "TPE"])
