@@ -6,7 +6,7 @@ Two models of transformers without downloads: one like Llama (hidden 2048), one 
 queries and keys, weights stored around zero). `none` has no norms at all: what is left of a step. normtune's norms are
 those of `normtune.patch`; `normtune:formula` and `normtune:kernel` pin what `torch.compile` sees. Each side is eager,
 compiled, and compiled with CUDA graphs, in a process of its own, as compiled graphs of one process are looked through
-in turn. All sides are timed in turns; the least median of the rounds counts, as hosts are noisy. Losses are compared
+in turn. All sides are timed in turns; the least time of all rounds counts, as hosts are noisy. Losses are compared
 first.
 """
 
@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
 from typing import Any, cast
 
 import torch
@@ -64,7 +63,7 @@ def main() -> None:
 
 
 def _least(jobs: list[Job], rounds: int) -> list[tuple[Key, float]]:
-    """The least of the medians of all rounds, ms, by call; the sides in turns."""
+    """The least of all rounds, ms, by call; the sides in turns."""
     pipes = []
     for job in jobs:
         ours, theirs = get_context("spawn").Pipe()
@@ -114,7 +113,7 @@ def _serve(pipe: Any, model: str, layers: int, side: str, ways: list[str]) -> No
                 losses[way] = float(loss)
     pipe.send(losses)
     for key in iter(pipe.recv, None):
-        pipe.send(median(_times(calls[key], WORKS[key[1]][1])))
+        pipe.send(min(_times(calls[key], WORKS[key[1]][1])))
 
 
 def _call(made: Any, function: Any, ids: Any, is_training: bool) -> Callable[[], Any]:
