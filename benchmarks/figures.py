@@ -128,6 +128,17 @@ def compiled() -> list[str]:
     return [*lines, ""]
 
 
+def models() -> list[str]:
+    """The steps of whole models, ms, with the norms of each library."""
+    found = {(cell["model"], cell["work"], cell["way"], cell["side"]): cell["ms"] for cell in _json("model")["cells"]}
+    sides = list(dict.fromkeys(side for *_, side in found))
+    lines = ["", f"| model | {' | '.join(sides)} |", f"|---|{'---:|' * len(sides)}"]
+    for row in dict.fromkeys(key[:-1] for key in found):
+        shown = [f"{found[*row, side]:.2f}" if (*row, side) in found else "" for side in sides]
+        lines.append(f"| {', '.join(row)} | {' | '.join(shown)} |")
+    return [*lines, ""]
+
+
 def staleness() -> list[str]:
     """Error rates of `normtune check --device` on replays."""
     replay = _json("staleness_replay")
@@ -213,6 +224,7 @@ BLOCKS: Blocks = {
     "peers": peers,
     "host": host,
     "compiled": compiled,
+    "models": models,
     "losses": table_figures.losses,
     "relatives": table_figures.relatives,
     "h100": table_figures.h100,
