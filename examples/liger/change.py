@@ -4,7 +4,8 @@ pip install liger-kernel==0.8.5
 python examples/liger/change.py examples/liger/rms_norm_h200.parquet --out liger.diff
 
 The measurements are those of rms_norm.py. `git apply` takes the diff in a checkout of that version. GPUs like the
-measured one take the fitted thresholds, others Liger's own condition.
+measured one take the fitted thresholds, others Liger's own condition. A pass has eight of them, which are quick to
+review; the text says what more would gain.
 """
 
 import argparse
@@ -24,6 +25,8 @@ from typing import Any
 
 import normtune
 
+# Regions of a pass.
+LEAVES = 9
 VERSION, FILE, ROW_MODE = "0.8.5", "ops/rms_norm.py", " or row_mode"
 SIZES = {"rows": "n_rows", "hidden": "n_cols"}
 # Names of a pass: its operator, the function that launches it, and what the choice returns.
@@ -144,8 +147,24 @@ def spread(sizes: Iterable[int], most: int = 7) -> list[int]:
     return [ordered[round(place * (len(ordered) - 1) / max(1, count - 1))] for place in range(count)]
 
 
-def pull_request(table: normtune.Table, todays: Any) -> Iterator[str]:
-    """The lines of a pull request; `todays` gives Liger's present rule in configs of a class."""
+def price(function: Any, full: Any) -> str:
+    """What the thresholds of a function lose, and those of the full tree, against the best launch of each shape."""
+    lost = [f"{100 * math.expm1(one.figures.loss.plain / 1e6):.1f} %" for one in (function, full)]
+    counts = [one.figures.leaves - 1 for one in (function, full)]
+    return (
+        f"{counts[0]} thresholds: {lost[0]} from the best launch of each shape. {counts[1]} would be {lost[1]} from it."
+    )
+
+
+def pull_request(table: normtune.Table, full: normtune.Table, todays: Any) -> Iterator[str]:
+    """The lines of a pull request.
+
+    Args:
+        table: of the change.
+        full: with as many leaves as cross-validation chooses.
+        todays: gives Liger's present rule in configs of a class.
+    """
+    fullest = {function.key: function for function in full.functions}
     yield f"Launches of RMSNorm by thresholds, fitted to kernel times on {table.device.label}. GPUs of other kinds keep"
     yield "today's condition. No kernel changes. Microseconds of today's launch → the fitted one, inputs not in the L2:"
     for name, (operator, *_) in PASSES.items():
@@ -156,6 +175,7 @@ def pull_request(table: normtune.Table, todays: Any) -> Iterator[str]:
             yield ""
             gains = f"{faster:.0f} % faster on average, at most {slower:.1f} % slower."
             yield f"{name.capitalize()}, {function.key.dtype}, {len(both)} shapes: {gains}"
+            yield price(function, fullest[function.key])
             columns = spread(hidden for _, hidden in both)
             yield from ("", f"| rows | {' | '.join(f'h={hidden}' for hidden in columns)} |")
             yield "|---:" * (len(columns) + 1) + "|"
@@ -168,7 +188,7 @@ def main() -> None:
     """Fit, and write the diff and the text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="store or Parquet file of a sweep of rms_norm.py")
-    parser.add_argument("--leaves", type=int, help="at most so many leaves per function; default: cross-validation")
+    parser.add_argument("--leaves", type=int, default=LEAVES, help=f"at most so many regions of a pass [{LEAVES}]")
     parser.add_argument("--out", type=Path, default=Path("liger.diff"), help="the diff; the text is beside it, in .md")
     options = parser.parse_args()
     found = find_spec("liger_kernel")
@@ -178,7 +198,7 @@ def main() -> None:
     sys.path.append(str(Path(__file__).parent))
     todays = import_module("rms_norm").todays  # registers the operators, too
     try:
-        table = normtune.fit(options.data, leaves=options.leaves, baseline="default")
+        table, full = (normtune.fit(options.data, leaves=most, baseline="default") for most in (options.leaves, None))
         before = path.read_text("utf-8")
         after, name = changed(before, table), f"src/liger_kernel/{FILE}"
     except (normtune.NormtuneError, ValueError) as error:
@@ -186,7 +206,7 @@ def main() -> None:
     lines = difflib.unified_diff(before.splitlines(True), after.splitlines(True), f"a/{name}", f"b/{name}")
     text = options.out.with_suffix(".md")
     options.out.write_text("".join(lines), "utf-8")
-    text.write_text("\n".join([*pull_request(table, todays), ""]), "utf-8")
+    text.write_text("\n".join([*pull_request(table, full, todays), ""]), "utf-8")
     print(f"wrote {options.out} and {text}")
 
 

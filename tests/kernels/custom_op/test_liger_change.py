@@ -93,6 +93,15 @@ def test_the_diff_applies_and_the_text_has_the_times(frame, tmp_path, monkeypatc
     assert cell and [float(cell[1]), float(cell[2])] == pytest.approx(both, abs=0.051)
 
 
+@pytest.mark.slow
+def test_the_committed_change_is_that_of_the_committed_times(tmp_path, monkeypatch) -> None:
+    liger, out = EXAMPLES / "liger", tmp_path / "again.diff"
+    monkeypatch.setattr(sys, "argv", ["change.py", str(liger / "rms_norm_h200.parquet"), "--out", str(out)])
+    change.main()
+    for suffix in (".diff", ".md"):
+        assert out.with_suffix(suffix).read_bytes() == (liger / "rms_norm_h200").with_suffix(suffix).read_bytes()
+
+
 def test_another_form_of_the_file_is_refused(frame) -> None:
     table = normtune.fit(measured(frame), leaves=2)
     source = SOURCE.read_text()
