@@ -177,6 +177,26 @@ def unmeasured_gpu() -> list[str]:
     return ["", *unmeasured.table(json.loads(unmeasured.DATA.read_text("utf-8"))), ""]
 
 
+def choosers() -> list[str]:
+    """Losses of ways to choose a config, forward and backward, at measured and unseen shapes."""
+    found = {
+        (cell["way"], folder, where, cell["operator"]): cell[where]["mean"]
+        for folder in _HOPPER
+        for cell in json.loads((RESULTS.parent / folder / "choosers.json").read_text("utf-8"))["cells"]
+        for where in ("seen", "unseen")
+    }
+    titles = [f"{gpu}, {where}" for gpu in _HOPPER.values() for where in ("seen", "unseen")]
+    lines = ["", f"| way | {' | '.join(titles)} |", f"|---|{'---:|' * len(titles)}"]
+    for way in dict.fromkeys(way for way, *_ in found):
+        pairs = [
+            ", ".join(f"{found[way, folder, where, f'rms_norm_{work}']:.2f}" for work in ("forward", "backward"))
+            for folder in _HOPPER
+            for where in ("seen", "unseen")
+        ]
+        lines.append(f"| {way} | {' | '.join(pairs)} |")
+    return [*lines, ""]
+
+
 def tool() -> list[str]:
     sweep, fit, many, lookup = (_json(name) for name in ("sweep", "fit", "many_tables", "lookup"))
     cases = ", ".join(f"{case['seconds']:.1f} s ({case['case'].strip('-')})" for case in fit["cases"])
@@ -218,6 +238,7 @@ def _sweep_row(what: str, sweep: dict[str, Any]) -> tuple[str, str, str, str]:
     return f"{what}: {measured}", command, sweep["device"], f"{sweep['wall_s']:.0f} s ({gpu})"
 
 
+_HOPPER = {"nvidia_h200": "H200", "nvidia_h100_80gb_hbm3": "H100"}
 _VERDICTS = ("OK", "AMBIGUOUS", "STALE")
 BLOCKS: Blocks = {
     "setting": setting,
@@ -232,6 +253,7 @@ BLOCKS: Blocks = {
     "staleness": staleness,
     "two_sweeps": two_sweeps,
     "unmeasured": unmeasured_gpu,
+    "choosers": choosers,
     "search_cases": search_cases.by_case,
     "tool": tool,
 }

@@ -20,7 +20,6 @@ from normtune.tuner.checking.verdict import (
     ShapeLoss,
     of_table,
     ok_under,
-    promises_too_much,
     stale_over,
 )
 from normtune.tuner.sweep.summary import Summary
@@ -38,9 +37,9 @@ def headline(judged: Sequence[tuple[Checked, Judgement]]) -> str:
 
 
 def function_lines(judged: Sequence[tuple[Checked, Judgement]], details: bool) -> Iterator[list[str]]:
-    """The verdict on each function; if it is stale, or with `details`, also its mean and its worst shapes."""
+    """The verdict on each function that is not plainly OK; if it is stale, or with `details`, also its worst shapes."""
     for function, judgement in judged:
-        if not details and judgement.verdict in (OK, UNMEASURED):
+        if not details and judgement.verdict in (OK, UNMEASURED) and not judgement.why:
             continue
         lines = [f"{function.key}: {': '.join(filter(None, (judgement.verdict, judgement.why)))}"]
         if judgement.findings and (details or judgement.verdict == STALE):
@@ -114,10 +113,8 @@ def _mean(judgement: Judgement, details: bool) -> str:
     count = sum(not finding.failure for finding in judgement.findings)
     promised = _promised(judgement.promise, details)
     if details:
-        limits = f"stale over {percent(stale_over(judgement.promise))}"
-        if not promises_too_much(judgement.promise):
-            limits = f"OK under {percent(ok_under(judgement.promise))}, {limits}"
-        promised = f"{promised} ({limits})"
+        limits = percent(ok_under(judgement.promise)), percent(stale_over(judgement.promise))
+        promised = f"{promised} (OK under {limits[0]}, stale over {limits[1]})"
     if judgement.mean is None:
         return f"{count} shapes have a time; {promised}"
     mean, low, high = (

@@ -50,8 +50,8 @@ _SEEN = 0.9
 _LEAST_WORST = _WORST_SLACK = round(MILLION * math.log(1.15))
 # A shape off the grid may lose this multiple of the promised mean, as tables of few shapes may promise a worst of 0.
 _WORST_PER_MEAN = 8
-# A function whose header promises a greater mean loss cannot be OK.
-MOST_PROMISED = round(MILLION * math.log(1.05))
+# OK allows this much over a promise of more than it: twice as much would call any table OK.
+_MOST_OVER = round(MILLION * math.log(1.05))
 # Number of alarms of one config that make a function stale: a single shape may be next to a threshold.
 _ALARMS = 2
 # Least number of shapes for a decision, except by alarms.
@@ -89,7 +89,7 @@ class Judgement(NamedTuple):
 
     Attributes:
         verdict: `OK`, `AMBIGUOUS`, `STALE` or `NOT MEASURED`.
-        why: reason why it is stale or ambiguous; empty for other verdicts.
+        why: reason why it is stale or ambiguous; of an OK function, its promise if that is large; else empty.
         promise: of the table's header.
         mean: the estimate of the mean loss, log_ppm, with its error; None with fewer than two shapes.
         findings: results of the shapes: failures, then the greatest loss first.
@@ -134,24 +134,30 @@ def stale_over(promise: Promise) -> int:
 
 def ok_under(promise: Promise) -> int:
     """The mean loss in races under which a function is OK, log_ppm."""
-    return round(_SEEN * _limit(promise))
+    limit = _limit(promise)
+    if promises_little(promise):
+        limit = min(limit, _expected(promise) + _MOST_OVER)
+    return round(_SEEN * limit)
 
 
 def _limit(promise: Promise) -> int:
-    expected = max(0, promise.mean) + (0 if promise.is_off_grid else _OFF_GRID)
-    return max(_LEAST_LIMIT, _TIMES_PROMISED * expected)
+    return max(_LEAST_LIMIT, _TIMES_PROMISED * _expected(promise))
+
+
+def _expected(promise: Promise) -> int:
+    return max(0, promise.mean) + (0 if promise.is_off_grid else _OFF_GRID)
 
 
 def worst(promise: Promise) -> int | None:
     """The greatest loss of a shape to expect of a table that is not stale, log_ppm; None if not known."""
-    if promise.worst is None or promise.is_of_few or promises_too_much(promise):
+    if promise.worst is None or promise.is_of_few or promises_little(promise):
         return None
     return max(promise.worst, _LEAST_WORST, _WORST_PER_MEAN * promise.unpriced)
 
 
-def promises_too_much(promise: Promise) -> bool:
-    """Whether a function cannot be OK even if it loses no more than promised."""
-    return promise.unpriced > MOST_PROMISED
+def promises_little(promise: Promise) -> bool:
+    """Whether the header promises so great a loss that OK says little: of a quick sweep, or of few shapes."""
+    return promise.unpriced > _MOST_OVER
 
 
 def is_alarm(finding: ShapeLoss, promise: Promise) -> bool:
@@ -258,10 +264,6 @@ def _decided(
         return STALE, f"{config} loses more on average than the worst of the grid"
     if mean.low(STALE_ERROR / functions / 2) > stale_over(promise):
         return STALE, "the mean loss is over the limit"
-    if promises_too_much(promise):
-        beside = " more than batch invariance costs" if promise.price else ""
-        least = f"{percent(promise.unpriced)}{beside}"
-        return AMBIGUOUS, f"too few shapes or leaves to promise less than {least}: OK is for at most 5 %"
     if doubtful(findings, promise):
         return AMBIGUOUS, "the only shape of a leaf loses more than the worst of the grid and 15 %"
     missing = {leaf for leaf, share in shares.items() if share >= MATTERS} - {finding.leaf for finding in findings}
@@ -269,7 +271,7 @@ def _decided(
         return AMBIGUOUS, f"no shape of {len(missing)} leaves was measured"
     if mean.high(OK_ERROR) >= ok_under(promise):
         return AMBIGUOUS, "the mean loss may be on either side of the limit"
-    return OK, ""
+    return OK, f"within the {percent(promise.mean)} that it promised" if promises_little(promise) else ""
 
 
 def slow_config(findings: Sequence[ShapeLoss], promise: Promise, rate: float) -> Config | None:
