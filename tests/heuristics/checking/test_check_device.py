@@ -341,16 +341,16 @@ def test_planted_functions_are_not_called_ok(kind: str, replay: Replay) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "promises_little"), [(1, True), (2, True), (56, False)])
+@pytest.mark.parametrize(("seed", "promises_much"), [(1, True), (2, True), (36, False)])
 def test_a_fresh_table_of_own_shapes_is_not_stale_and_not_ok_by_a_large_promise(
-    seed: int, promises_little: bool, replay: Replay
+    seed: int, promises_much: bool, replay: Replay
 ) -> None:
     """Without a limit of the promise, and with the worst of the grid as a bound, these are OK, STALE and STALE."""
     table, own = own_table(load_recording("nvidia-h200"), "rms_norm_backward", seed)
     (one,) = table.functions
     case = staleness.Case("own", table, replay, lambda one, shape: shape not in own)
     assert 3 <= len(own) <= 30 and case.shapes(one) and not own & set(case.shapes(one) or ())
-    assert promises_too_much(one.promise) is promises_little
+    assert promises_too_much(one.promise) is promises_much
     assert staleness.replayed(case, "fresh", seed, 44)["verdict"] == AMBIGUOUS
 
 
