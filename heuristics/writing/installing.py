@@ -64,10 +64,6 @@ def check(gpus: Sequence[Gpu], force: bool) -> None:
     """
     here = [] if force else gpus_here()
     for gpu in gpus:
-        path = locate.installed_path(gpu.name)
-        advice = "set XDG_DATA_HOME to a folder that can be written"
-        write.make_folder(path.parent, parents=True, advice=advice)
-        write.check_table(path, force)
         if gpu.is_replay and not force:
             why = "its times are those of a recording"
         elif here and gpu.name not in {plain_name(one.label) for one in here}:
@@ -78,6 +74,11 @@ def check(gpus: Sequence[Gpu], force: bool) -> None:
             f"--install would install a table for {gpu.label}, but {why}; kernels on {gpu.name} would use it in place "
             f"of {_displaced(gpu)}; --force installs it anyway"
         )
+    for gpu in gpus:  # a refusal above leaves no folder
+        path = locate.installed_path(gpu.name)
+        advice = "set XDG_DATA_HOME to a folder that can be written"
+        write.make_folder(path.parent, parents=True, advice=advice)
+        write.check_table(path, force)
 
 
 def write_installed(text: str, gpu: Gpu, is_unpaired: bool) -> Installed:

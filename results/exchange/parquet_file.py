@@ -58,7 +58,10 @@ def columns_of(file: pq.ParquetFile, path: Path, names: Sequence[str] | None = N
             raise _too_large(path)
         batches.append(batch)
     schema = file.schema_arrow if names is None else pa.schema([file.schema_arrow.field(name) for name in names])
-    return pa.Table.from_batches(batches, batches[0].schema if batches else schema)
+    table = pa.Table.from_batches(batches, batches[0].schema if batches else schema)
+    if table.num_rows != file.metadata.num_rows:  # a damaged page header, of which there is no checksum, hides a page
+        raise pa.ArrowInvalid(f"{table.num_rows} of {file.metadata.num_rows} rows")
+    return table
 
 
 def _too_large(path: Path) -> NormtuneError:

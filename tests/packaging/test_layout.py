@@ -106,7 +106,6 @@ ROOMS = {
         "heuristics/writing/",
         "light kernels/tablefile kernels/calling results results/exchange results/database results/source "
         "heuristics/regret heuristics/solver heuristics/fitting",
-        "numpy",
     ),
     "heuristics/report": Room(
         "heuristics/report/",
@@ -125,7 +124,7 @@ ROOMS = {
         "light kernels/tablefile results results/parallel results/source heuristics/regret "
         "heuristics/fitting heuristics/writing heuristics/report "
         "heuristics/showing heuristics/comparing heuristics/api",
-        "pandas rich typer",
+        "rich typer",
     ),
     "heuristics": Room(r"heuristics/__init__\.py"),
     "tuner/machine": Room("tuner/machine/", "kernels/calling", "amdsmi pynvml triton"),

@@ -89,7 +89,7 @@ def test_a_replay_is_installed_by_force_alone(store) -> None:
         "--install would install a table for NVIDIA H200 (replay), but its times are those of a recording"
     )
     assert "kernels on NVIDIA H200 would use it in place of the table of NVIDIA H200; --force installs" in told
-    assert not locate.installed_path("NVIDIA H200").exists()
+    assert not locate.installed_folder().exists()
     assert not Path("table.py").exists()
     assert "in place of the table of NVIDIA H200" in fit("--install", "--force")
     assert locate.select("NVIDIA H200", "sm_90", 132).tables[0][1]().source == locate.installed_path("NVIDIA H200")
@@ -102,7 +102,7 @@ def test_the_table_of_another_gpu_is_installed_by_force_alone(store, gpus_here: 
     assert told.startswith(
         "--install would install a table for NVIDIA X, but this machine has NVIDIA H200; kernels on NVIDIA X"
     )
-    assert not locate.installed_path("NVIDIA X").exists()
+    assert not locate.installed_folder().exists()
     fit("--install", "--force")
     assert locate.installed_path("NVIDIA X").exists()
     gpus_here.append(Gpu("NVIDIA  X", "sm_90", 132))

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import normtune
+from normtune.kernels.qk_norm import operation
 
 QKV, WEIGHT = torch.ones(3, 4 * 8), torch.ones(8)
 COS, POSITIONS = torch.ones(5, 4), torch.tensor([0, 4, 2])
@@ -117,13 +118,13 @@ def test_torchs_own_checks_of_an_operator(in_place):
     options = (2, 1, 8, 1e-6, 0.5, "" if in_place else "out_of_place", None)
     tensors = (torch.randn(3, 32), WEIGHT.clone(), WEIGHT.clone(), COS, COS, POSITIONS)
     if in_place:
-        torch.library.opcheck(torch.ops.normtune.qk_norm_in_place.default, (*tensors, *options))
+        torch.library.opcheck(operation.in_place.default, (*tensors, *options))
         return
     leaves = [
         tensor.requires_grad_() if tensor.is_floating_point() and number < 3 else tensor
         for number, tensor in enumerate(tensors)
     ]
-    torch.library.opcheck(torch.ops.normtune.qk_norm.default, (*leaves, *options))
+    torch.library.opcheck(operation.forward.default, (*leaves, *options))
 
 
 @pytest.mark.slow
