@@ -28,7 +28,7 @@ from normtune.heuristics.commands.show import show
 from normtune.heuristics.commands.table import app as table_app
 from normtune.kernels.arguments import typed
 from normtune.results.commands import app as data_app
-from normtune.results.terminal import announced, say
+from normtune.results.terminal import announced, quietly, say
 from normtune.tuner.checking.command import check
 from normtune.tuner.doctor.command import doctor
 from normtune.tuner.inspection.command import inspect
@@ -70,11 +70,17 @@ class ErrorLines(Typed):
     """The group of commands; expected errors become a line and an exit code, others keep their traceback."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Accept `--load` and its file anywhere among the arguments, because they are for all commands."""
+        """Accept `--quiet`, and `--load` with its file, anywhere among the arguments: they are for all commands."""
         rest: list[str] = []
         first: list[str] = []
         words = iter(args)
         for word in words:
+            if word == "--":
+                rest += [word, *words]
+                break
+            if word == "--quiet":
+                first.append(word)
+                continue
             if word.partition("=")[0] != "--load":
                 rest.append(word)
                 continue
@@ -138,6 +144,7 @@ def _print_version(is_given: bool) -> None:
 
 @app.callback()
 def normtune(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -145,11 +152,18 @@ def normtune(
         list[Path] | None,
         typer.Option(metavar="FILE", help="Run a Python file that registers operators; accepted anywhere. Repeatable."),
     ] = None,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", help="Print answers and errors, without progress and names of files; accepted anywhere."
+        ),
+    ] = False,
 ) -> None:
     """Measure kernels on a GPU, and fit a table of their best launch configs.
 
     `normtune sweep && normtune fit` measures this machine's GPU, into ./normtune.db, and prints the figures of a table.
     """
+    context.with_resource(quietly(quiet))
     for file in load or ():
         from normtune.kernels.load_file import load as load_operators
 
@@ -182,7 +196,7 @@ def _register(command: Callable[..., None], doing: str, example: str, usual: str
     @app.command(command.__name__.rstrip("_"), cls=sectioned, epilog=f"Example: normtune {example}")
     @wraps(command)
     def called(**arguments: Any) -> None:
-        with nullcontext() if arguments.get("quiet") or arguments.get("as_json") else announced(doing):
+        with nullcontext() if arguments.get("as_json") else announced(doing):
             command(**arguments)
 
 

@@ -10,7 +10,7 @@ import typer
 
 from normtune.results.commands import ReadOption, with_options
 from normtune.results.source import Selection
-from normtune.results.terminal import say
+from normtune.results.terminal import note, tell
 
 if TYPE_CHECKING:
     from normtune.heuristics.api.report import Report
@@ -45,7 +45,7 @@ def report(
     check_page(out, force)
     made = _reported(tables, store, chosen)
     made.save(out, force)
-    say(f"wrote {out}: {made.title}, {out.stat().st_size / 1e6:.1f} MB, opens in any browser")
+    tell(f"wrote {out}: {made.title}, {out.stat().st_size / 1e6:.1f} MB, opens in any browser")
 
 
 @with_options(Selection, before="what")
@@ -72,13 +72,10 @@ def plot(
     check_extra()
     check_format(out)
     _reported(tables, store, chosen).plot(out, what)
-    say(f"wrote {out}")
+    tell(f"wrote {out}")
 
 
 def _reported(tables: list[str] | None, store: str | None, chosen: dict[str, Any]) -> "Report":
     from normtune.heuristics.api.report import ReportRequest, reported
 
-    def announce(line: str) -> None:
-        say(f"normtune: {line}", error=True)
-
-    return reported(ReportRequest(tuple(tables or ()), store, **chosen), announce)
+    return reported(ReportRequest(tuple(tables or ()), store, **chosen), note)

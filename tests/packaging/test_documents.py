@@ -79,7 +79,7 @@ def test_every_option_says_what_it_does_in_a_sentence(command: str) -> None:
 
 # Before an option of another program's command.
 OTHERS = ("git ", "kubectl ", "pip ", "python ", "ray ", "sbatch ")
-EVERYWHERE = frozenset({"--help", "--install-completion", "--load", "--version"})
+EVERYWHERE = frozenset({"--help", "--install-completion", "--load", "--quiet", "--version"})
 
 
 def spans(text: str) -> list[str]:
@@ -192,7 +192,7 @@ def test_the_keys_of_a_sweep_as_json_are_documented(root: Path, tmp_path: Path, 
     text = (root / "docs/commands.md").read_text()
     (section,) = re.findall(r"^`--json` prints one object:\n(.*?)^## ", text, re.M | re.S)
     (tmp_path / "normtune").symlink_to(root)
-    words = ["sweep", "--json", "--device", "replay:nvidia-h200", "--rows", "4096", "--hidden", "4096"]
+    words = ["sweep", "--json", "--device", "replay:nvidia-h200", "--shapes", "4096x4096"]
     done = run("-m", "normtune", *words, cwd=tmp_path, PYTHONPATH=str(tmp_path), PYTHONSAFEPATH="1")
     told = json.loads(done.stdout)
     keys = {*told, *told["plan"], *told["sweep"], *told["sweep"]["of_copy"]["rms_norm_forward"]}
