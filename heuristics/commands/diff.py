@@ -33,7 +33,7 @@ def diff(
     ] = False,
     **chosen: Any,
 ) -> None:
-    """Compare a table with other tables, or with the rules of other libraries.
+    """Compare a table with other tables, or rules of other libraries.
 
     All are scored on the same measurements: of --store, else those that the first table was fitted to. A config has a
     time only where it, or one with the same launch, was measured.

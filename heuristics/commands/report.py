@@ -33,10 +33,11 @@ def report(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that normtune did not write.")] = False,
     **chosen: Any,
 ) -> None:
-    """Write a page of a table and its measurements, one HTML file that needs no network.
+    """Write a page about a table and its measurements, for a browser.
 
-    It has the verdict, and for each operator and dtype maps of configs, speed-up over rules and other tables, time over
-    a copy, losses, samples, and what the sweep did with its time. Needs `pip install 'normtune[report]'`.
+    It is one HTML file that needs no network. It has the verdict, and for each operator and dtype maps of configs,
+    speed-up over rules and other tables, time over a copy, losses, samples, and what the sweep did with its time. Needs
+    `pip install 'normtune[report]'`.
     """
     from normtune.heuristics.api.report import check_page
     from normtune.heuristics.report.images import check_extra
@@ -63,7 +64,7 @@ def plot(
     ] = "map",
     **chosen: Any,
 ) -> None:
-    """Draw one chart of an operator and dtype as a picture, for a pull request or a paper.
+    """Draw one chart of an operator and dtype as a picture.
 
     Needs `pip install 'normtune[report]'`.
     """

@@ -39,7 +39,10 @@ def show(
     store: ReadOption = None,
     **chosen: Any,
 ) -> None:
-    """Map the best config of each shape, or a table's configs: hidden sizes down, rows across, a letter per config."""
+    """Map the best config of each shape, or the configs of a table.
+
+    Hidden sizes go down, rows across; a letter is a config.
+    """
     selection = Selection(**chosen)
     from normtune.heuristics.api.maps import maps_of
     from normtune.heuristics.writing.named_files import selected

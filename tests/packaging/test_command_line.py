@@ -200,6 +200,13 @@ def test_usual_options_come_first_in_help() -> None:
     assert "More options:" not in main("lookup", "--help").output
 
 
+def test_commands_have_a_line_each_in_sections() -> None:
+    lines = main("--help").output.partition("\nCommands:\n")[2].splitlines()
+    titles = [line for line in lines if line and not line.startswith(" ")]
+    assert titles == [f"{cli.LOOK}:", f"{cli.MORE}:"] and not any(line.endswith("...") for line in lines)
+    assert len([line for line in lines if line.startswith("  ")]) == len({name.split()[0] for name in every_command()})
+
+
 def test_usual_options_exist() -> None:
     for command in every_command().values():
         assert {*getattr(command, "usual", ())} <= {parameter.name for parameter in command.params}

@@ -57,6 +57,7 @@ COMMANDS = {
 @pytest.mark.slow
 def test_all_commands_are_known_here() -> None:
     names = {"sweep", "compile", "fit", "check", "show", "diff", "report", "plot", "lookup", "inspect", "doctor"}
+    names |= {"contribute"}
     names |= {f"data {name}" for name in ("list", "drop", "export", "merge")}
     names |= {f"table {name}" for name in ("install", "remove", "export")}
     assert set(COMMANDS) == {f"normtune {name}" for name in names}
@@ -111,7 +112,7 @@ def test_every_option_that_a_document_names_exists(root: Path, document: str) ->
 def test_the_options_of_a_section_are_those_of_the_commands_that_it_names(root: Path) -> None:
     text = (root / "docs/commands.md").read_text()
     sections = re.findall(r"^(## `normtune .*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert len(sections) == 11
+    assert len(sections) == 12
     for section in sections:
         commands = {name for name in COMMANDS if re.search(rf"\b{name}\b", section)}
         assert named(section) <= EVERYWHERE.union(*(COMMANDS[name] for name in commands)), section[:40]

@@ -20,10 +20,11 @@ def inspect(
         str, typer.Option(metavar="ARCH", help="Architecture to compile for, sm_90 or gfx942.")
     ] = "sm_90",
 ) -> None:
-    """Inspect your own operator without a GPU: its launches, and its faults.
+    """Inspect your own operator without a GPU.
 
-    The gate runs in Triton's interpreter at three shapes, and every memory access is checked. The exit code is 2 if a
-    function of the operator raises or returns a wrong value, 1 if a result is wrong or a config does not compile.
+    Its launches and faults are printed. The gate runs in Triton's interpreter at three shapes, and every memory access
+    is checked. The exit code is 2 if a function of the operator raises or returns a wrong value, 1 if a result is wrong
+    or a config does not compile.
     """
     from normtune.tuner.inspection.inspect import inspections
 

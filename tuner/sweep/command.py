@@ -39,7 +39,10 @@ def compile_(
     out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the binaries.")],
     **chosen: Any,
 ) -> None:
-    """Compile the binaries of a sweep for another machine, which uses them with `sweep --cache DIR`. Needs no GPU."""
+    """Compile the binaries of a sweep for another machine.
+
+    It needs no GPU. A sweep there uses them with `--cache DIR`.
+    """
     from normtune.tuner.sweep.request import Request
 
     _run(Request(target=target, out=out, **chosen), False, time.monotonic())

@@ -62,7 +62,7 @@ class WantedOptions:
     rows: Sequence[int] | None = keyword("Numbers of rows instead of those of the grid.")
     hidden: Sequence[int] | None = keyword("Hidden sizes instead of those of the grid.")
     shapes: Sequence[tuple[int, ...]] | str | os.PathLike[str] | None = option(
-        "Shapes instead of those of --effort: all of 1,64 rows x 768,4096 hidden as 1,64x768,4096; or a CSV file with "
+        "Shapes instead of those of --effort: rows x hidden sizes, 1,64x768,4096; or a CSV file with "
         "columns rows,hidden, or the operator's own axes, and optionally operator and dtype, as normtune.record_shapes "
         "writes it.",
         "SHAPES",
