@@ -308,7 +308,8 @@ def test_a_sweep_of_what_was_not_recorded_fails_every_time_and_is_counted(tmp_pa
     for options, known in ((("--json",), 0), ((), 2), (("--json",), 2)):
         done = main(*asked, *options)
         assert done.exit_code == 1 and "complete" not in done.output
-        assert "error: nothing could be timed at any of 2 problems, so there is no table to fit" in done.output
+        assert "error: nothing could be timed at any of 2 problems, so there is no table to fit: " in done.output
+        assert ("a replay has times of recorded shapes alone" in done.output) == (not known)
         if options:
             told = json.loads(done.stdout)["sweep"]
             assert (told["problems_measured"], told["problems_failed"], told["problems_known"]) == (0, 2 - known, known)
