@@ -28,8 +28,9 @@ from normtune.heuristics.commands.show import show
 from normtune.heuristics.commands.table import app as table_app
 from normtune.kernels.arguments import typed
 from normtune.results.commands import app as data_app
-from normtune.results.terminal import announced, say
+from normtune.results.terminal import announced, quietly, say
 from normtune.tuner.checking.command import check
+from normtune.tuner.contribution.command import contribute
 from normtune.tuner.doctor.command import doctor
 from normtune.tuner.inspection.command import inspect
 from normtune.tuner.sweep.command import compile_, sweep
@@ -37,6 +38,9 @@ from normtune.tuner.sweep.command import compile_, sweep
 INTERRUPTED = (
     "normtune: interrupted. Measurements and binaries are kept; a sweep goes on from there by the same command."
 )
+# Most characters of a command's line in the list of all.
+_WIDTH = 70
+LOOK, MORE = "To look at tables and measurements", "More commands"
 TERMINATED = INTERRUPTED.replace("interrupted", "terminated")
 
 
@@ -70,11 +74,17 @@ class ErrorLines(Typed):
     """The group of commands; expected errors become a line and an exit code, others keep their traceback."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Accept `--load` and its file anywhere among the arguments, because they are for all commands."""
+        """Accept `--quiet`, and `--load` with its file, anywhere among the arguments: they are for all commands."""
         rest: list[str] = []
         first: list[str] = []
         words = iter(args)
         for word in words:
+            if word == "--":
+                rest += [word, *words]
+                break
+            if word == "--quiet":
+                first.append(word)
+                continue
             if word.partition("=")[0] != "--load":
                 rest.append(word)
                 continue
@@ -83,6 +93,17 @@ class ErrorLines(Typed):
                 rest = []
             first += [word, *file]
         return super().parse_args(ctx, [*first, *rest])
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands in plain sections, as Rich's panels would make `--help` a third of a second slower."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            rows = sections.setdefault(command.rich_help_panel, [])
+            rows.append((name, command.get_short_help_str(_WIDTH)))
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
@@ -138,6 +159,7 @@ def _print_version(is_given: bool) -> None:
 
 @app.callback()
 def normtune(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -145,11 +167,18 @@ def normtune(
         list[Path] | None,
         typer.Option(metavar="FILE", help="Run a Python file that registers operators; accepted anywhere. Repeatable."),
     ] = None,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", help="Print answers and errors, without progress and names of files; accepted anywhere."
+        ),
+    ] = False,
 ) -> None:
     """Measure kernels on a GPU, and fit a table of their best launch configs.
 
     `normtune sweep && normtune fit` measures this machine's GPU, into ./normtune.db, and prints the figures of a table.
     """
+    context.with_resource(quietly(quiet))
     for file in load or ():
         from normtune.kernels.load_file import load as load_operators
 
@@ -175,14 +204,22 @@ class Sectioned(TyperCommand):
                     formatter.write_dl(records)
 
 
-def _register(command: Callable[..., None], doing: str, example: str, usual: str = "") -> None:
-    """Add a command, with what it does while it prints nothing, an example for its help, and its usual options."""
+def _register(
+    command: Callable[..., None],
+    doing: str,
+    example: str,
+    usual: str = "",
+    section: str = "Commands",
+) -> None:
+    """Add a command: what it does while it prints nothing, an example, its usual options, its section in `--help`."""
     sectioned = type("Sectioned", (Sectioned,), {"usual": tuple(usual.split())})
 
-    @app.command(command.__name__.rstrip("_"), cls=sectioned, epilog=f"Example: normtune {example}")
+    name, epilog = command.__name__.rstrip("_"), f"Example: normtune {example}"
+
+    @app.command(name, cls=sectioned, epilog=epilog, rich_help_panel=section)
     @wraps(command)
     def called(**arguments: Any) -> None:
-        with nullcontext() if arguments.get("quiet") or arguments.get("as_json") else announced(doing):
+        with nullcontext() if arguments.get("as_json") else announced(doing):
             command(**arguments)
 
 
@@ -193,26 +230,39 @@ _register(
     "device operator dtype effort shapes budget store",
 )
 _register(
-    compile_, "planning, a few seconds", "compile sm_90 binaries --operator rms_norm_forward", "operator dtype effort"
-)
-_register(
     fit,
     "reading the measurements",
     "fit --out heuristics.py --evidence h200.parquet",
     "store out evidence like leaves baseline install",
 )
 _register(check, "reading the table", "check heuristics.py", "quick strict device")
-_register(show, "reading the measurements", "show --store nvidia-h200 --operator rms_norm_forward")
-_register(diff, "reading the measurements", "diff heuristics.py liger", "store details markdown")
-_register(report, "reading the measurements", "report nvidia-h200")
+_register(report, "reading the measurements", "report nvidia-h200", section=LOOK)
+_register(show, "reading the measurements", "show --store nvidia-h200 --operator rms_norm_forward", section=LOOK)
+_register(diff, "reading the measurements", "diff heuristics.py liger", "store details markdown", section=LOOK)
 _register(
-    plot, "reading the measurements", "plot nvidia-h200 --operator rms_norm_forward --dtype bfloat16 --out map.svg"
+    lookup,
+    "reading the table",
+    "lookup nvidia-h200 rms_norm_forward bfloat16 rows=4096 hidden=1024",
+    section=LOOK,
 )
-_register(lookup, "reading the table", "lookup nvidia-h200 rms_norm_forward bfloat16 rows=4096 hidden=1024")
-_register(inspect, "recording, interpreting and compiling, some seconds", "inspect examples/softmax.py")
-_register(doctor, "looking at this machine, a few seconds", "doctor")
-app.add_typer(table_app, name="table")
-app.add_typer(data_app, name="data")
+_register(
+    plot,
+    "reading the measurements",
+    "plot nvidia-h200 --operator rms_norm_forward --dtype bfloat16 --out map.svg",
+    section=LOOK,
+)
+_register(doctor, "looking at this machine, a few seconds", "doctor", section=MORE)
+_register(contribute, "opening the device, a few seconds", "contribute --budget 15m", section=MORE)
+_register(inspect, "recording, interpreting and compiling, some seconds", "inspect examples/softmax.py", section=MORE)
+_register(
+    compile_,
+    "planning, a few seconds",
+    "compile sm_90 binaries --operator rms_norm_forward",
+    "operator dtype effort",
+    section=MORE,
+)
+app.add_typer(table_app, name="table", rich_help_panel=MORE)
+app.add_typer(data_app, name="data", rich_help_panel=MORE)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`sweep --refine` on the recording: loss of the table at shapes that chose nothing, before and after.
+"""`sweep(refine=...)` on the recording: loss of the table at shapes that chose nothing, before and after.
 
 In: the shipped H200 recording, its plain operators in bfloat16. Out: benchmarks/results/strategies/refine.json and .md.
 No GPU. A table is fitted to the default grid. Of the other recorded shapes a third is held out; refining measures some

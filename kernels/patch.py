@@ -79,7 +79,8 @@ class Patch:
 
     def __str__(self) -> str:
         classes = ", ".join(f"{count} {name}" for name, count in Counter(self.replacements.values()).items())
-        lines = [f"replaced {len(self.replacements)} norms{classes and f': {classes}'}"]
+        count = len(self.replacements)
+        lines = [f"replaced {count} norm{'s' * (count != 1)}{classes and f': {classes}'}"]
         for reason, count in Counter(self.obstacles.values()).items():
             first = next(name for name, of in self.obstacles.items() if of == reason)
             lines.append(f"left alone {count}, the first is {first or 'the model'!r}: {reason}")

@@ -20,7 +20,7 @@ from normtune.results.elsewhere import Elsewhere
 from normtune.results.options import LIST, Option, flag_of, parameter_of, parse_number
 from normtune.results.regimes import COLD
 from normtune.results.source import NOTHING, STORE_HELP
-from normtune.results.terminal import say
+from normtune.results.terminal import say, tell
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,16 +35,11 @@ StoreOption = Annotated[
     typer.Option(metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."),
 ]
 ReadOption = Annotated[str | None, typer.Option("--store", metavar="URL", help=STORE_HELP)]
-RayOption = Annotated[
-    str | None,
-    typer.Option("--ray", metavar="ADDRESS", help="Fit on the CPUs of a Ray cluster: auto, HOST:PORT or local."),
-]
-QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only errors.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
-def with_options(options: type[Any], before: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator: a command gets the options of a dataclass that it does not declare itself, before a parameter."""
+def with_options(options: type[Any], before: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator: a command gets the options of a dataclass that it does not declare, before a parameter or as last."""
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         *parameters, _ = inspect.signature(command).parameters.values()
@@ -54,7 +49,8 @@ def with_options(options: type[Any], before: str) -> Callable[[Callable[..., Non
         ]
         # Options with `before` come last, because it may name another option.
         for field in sorted(declared, key=lambda field: field.metadata["option"].before != ""):
-            place = names.index(field.metadata["option"].before or before)
+            follower = field.metadata["option"].before or before
+            place = names.index(follower) if follower else len(names)
             parameters.insert(place, _parameter(field))
             names.insert(place, parameter_of(field))
 
@@ -161,7 +157,7 @@ def export(
 
     evidence = export_data(out, store, regime=None).evidence
     runs = f"{len(evidence.runs)} run{'s' * (len(evidence.runs) != 1)}"
-    say(f"{out}: {len(evidence.frame)} measurements of {runs}, {evidence.digest()}")
+    tell(f"{out}: {len(evidence.frame)} measurements of {runs}, {evidence.digest()}")
 
 
 @app.command("merge", epilog="Example: normtune data merge h200.parquet bench.db --store all.db")
@@ -186,7 +182,7 @@ def merge(
     from normtune.results.source import warn_of_damage
 
     for name, measurements, added, damage in merged(sources, store, Elsewhere(**chosen)):
-        say(f"{name}: {measurements} measurements, {added} new")
+        tell(f"{name}: {measurements} measurements, {added} new")
         warn_of_damage(damage)
 
 
@@ -203,10 +199,10 @@ def drop(
     with Store.open(resolve_url(store)) as opened:
         changed, option = opened.drop(run, undo=undo), opened.option
     if undo:
-        say(f"run {changed.id} of {changed.started} is used again")
+        tell(f"run {changed.id} of {changed.started} is used again")
     else:
         again = f"`normtune data drop --undo {changed.id}{option}`"
-        say(f"run {changed.id} of {changed.started} is set aside; {again} undoes this")
+        tell(f"run {changed.id} of {changed.started} is set aside; {again} undoes this")
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> "Table":

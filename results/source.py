@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 from normtune.errors import DataWarning, NormtuneError, UsageError
 from normtune.results.options import DEVICE_DOC, as_names, keyword, option
 from normtune.results.regimes import COLD, check_others, check_regime, in_regime, narrowed
-from normtune.results.terminal import say
 
 if TYPE_CHECKING:
     from normtune.results.database.store import Store
@@ -34,11 +33,6 @@ NOTHING = "there are no measurements yet: sweep first"
 # The measurements as an argument of a Python function: evidence, or a store, open or by its file or URL, or the name of
 # a recording; None for the default store.
 Measured: TypeAlias = Union["Evidence", "Store", str, "os.PathLike[str]", None]
-
-
-def on_stderr(text: str) -> None:
-    """Print a warning of a command."""
-    say(f"normtune: {text}", error=True)
 
 
 def data_option() -> Any:

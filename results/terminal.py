@@ -1,6 +1,7 @@
 """Output of commands: the only module that prints, and that removes control characters from untrusted text.
 
-In: text, possibly from untrusted files. Out: lines on stdout or stderr, or a Rich console. Commands choose the text.
+In: text, possibly from untrusted files. Out: lines on stdout or stderr, or a Rich console. Commands choose the text,
+and say with `tell` and `note` what `--quiet` leaves out.
 """
 
 import json
@@ -8,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from threading import Timer
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -21,6 +23,7 @@ _MOMENT = 0.25
 # Width of output to a pipe, and of a map in it.
 PIPE_COLUMNS = 200
 MAP_COLUMNS = 80
+_quiet = ContextVar("quiet", default=False)
 
 
 class Stream:
@@ -85,6 +88,32 @@ def say(text: str = "", *, error: bool = False) -> None:
     print(_lines(text), file=sys.stderr if error else sys.stdout, flush=True)
 
 
+def tell(text: str, *, error: bool = False) -> None:
+    """`say` what is neither an answer nor an error: progress, advice, names of written files; nothing if quiet."""
+    if not is_quiet():
+        say(text, error=error)
+
+
+def note(text: str) -> None:
+    """`tell` a line about normtune itself on stderr: progress, or what an answer leaves out."""
+    tell(f"normtune: {text}", error=True)
+
+
+@contextmanager
+def quietly(quiet: bool = True) -> Iterator[None]:
+    """Let `tell` and `note` print nothing in the block, if so: a command line with `--quiet`."""
+    before = _quiet.set(quiet)
+    try:
+        yield
+    finally:
+        _quiet.reset(before)
+
+
+def is_quiet() -> bool:
+    """Whether this is in a block of `quietly`."""
+    return _quiet.get()
+
+
 @contextmanager
 def announced(doing: str) -> Iterator[None]:
     """Print on stderr what a command of the command line does if it has printed nothing for a moment."""
@@ -96,7 +125,7 @@ def announced(doing: str) -> Iterator[None]:
 
     timer = Timer(_MOMENT, tell)
     timer.daemon = True
-    if streams:
+    if streams and not is_quiet():
         timer.start()
     try:
         yield

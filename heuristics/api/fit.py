@@ -39,6 +39,7 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange.dataframe import evidence_of
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.options import keywords_of, option
+from normtune.results.parallel.cluster_maps import on_cluster
 from normtune.results.records import Device
 from normtune.results.regimes import in_regime
 from normtune.results.source import Measured, on_device, taken
@@ -213,6 +214,7 @@ class FitRequest(FitKeywords, Elsewhere):
     replaces: str | os.PathLike[str] | None = option(
         "A table's file, which the new table is compared with, as where `fit` replaces a table."
     )
+    ray: str | None = option("Fit on the CPUs of a Ray cluster: `auto`, `HOST:PORT` or `local`.")
 
 
 @keywords_of(FitRequest)
@@ -222,8 +224,10 @@ def fit(request: FitRequest) -> Table:
     Raises:
         UsageError: a column is missing or has an invalid value, the target is unknown, the measurements are of several
             GPUs, or an option is out of range.
-        NormtuneError: there is nothing to fit, no table meets the options, or the store cannot be read.
+        NormtuneError: there is nothing to fit, no table meets the options, the store cannot be read, or no cluster is
+            there.
     """
+    cluster = on_cluster(request.ray)
     data, options, source = request.data, FitOptions.of(request), ""
     if options.baseline is not None and request.replaces is not None:
         raise UsageError("baseline and replaces are both given: expected one of them to compare the table with")
@@ -242,7 +246,8 @@ def fit(request: FitRequest) -> Table:
         source = source_of(data)
     incumbents = None if options.baseline is None else baselines.baseline(options.baseline, Path())
     replaced = None if request.replaces is None else baselines.of_file(request.replaces)
-    return fitted(evidence, options, source, incumbents, replaced)
+    with cluster:
+        return fitted(evidence, options, source, incumbents, replaced)
 
 
 def fitted(

@@ -10,9 +10,9 @@ import typer
 
 from normtune.errors import UsageError
 from normtune.heuristics.comparing.options import DiffRequest
-from normtune.results.commands import JsonOption, with_options
+from normtune.results.commands import with_options
 from normtune.results.source import NOTHING
-from normtune.results.terminal import say
+from normtune.results.terminal import say, tell
 
 
 @with_options(DiffRequest, before="details")
@@ -31,25 +31,19 @@ def diff(
         bool,
         typer.Option("--markdown", help="Print Markdown for a pull request: a summary, then each operator to unfold."),
     ] = False,
-    as_json: JsonOption = False,
     **chosen: Any,
 ) -> None:
-    """Compare a table with other tables, or with the rules of other libraries.
+    """Compare a table with other tables, or rules of other libraries.
 
     All are scored on the same measurements: of --store, else those that the first table was fitted to. A config has a
     time only where it, or one with the same launch, was measured.
     """
-    if details + markdown + as_json > 1:
-        raise UsageError("--details, --markdown and --json are forms of the same output: give one of them")
+    if details and markdown:
+        raise UsageError("--details and --markdown are forms of the same output: give one of them")
     from normtune.heuristics.api.diff import diff as compared
-    from normtune.results.terminal import console, map_columns, say_json
+    from normtune.results.terminal import console, map_columns
 
     results = [compared(first, other, **chosen) for other in second]
-    if as_json:
-        say_json(
-            {"comparisons": [{"a": one.names[0], "b": one.names[1], "differences": one.frame()} for one in results]}
-        )
-        return
     if not any(result.devices for result in results):
         say(NOTHING)
         return
@@ -60,4 +54,4 @@ def diff(
         for line in lines:
             say(line)
     if not details and not markdown:
-        say("\nMore: --details, docs/glossary.md")
+        tell("\nMore: --details, docs/glossary.md")

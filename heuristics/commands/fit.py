@@ -14,8 +14,8 @@ import typer
 from normtune.errors import UsageError
 from normtune.heuristics.commands.table import installed_text
 from normtune.heuristics.fitting.options import FitOptions, seen_from
-from normtune.results.commands import JsonOption, QuietOption, RayOption, ReadOption, with_options
-from normtune.results.terminal import say, say_json
+from normtune.results.commands import JsonOption, ReadOption, with_options
+from normtune.results.terminal import note, say, say_json, tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,6 @@ class _DeviceFiles(NamedTuple):
 
 @with_options(FitOptions, before="install")
 def fit(
-    context: typer.Context,
     store: ReadOption = None,
     out: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the table to this file, or to DIR/, one file per GPU.")
@@ -80,8 +79,6 @@ def fit(
     ] = None,
     install: Annotated[bool, typer.Option("--install", help="Install the table for this user and its GPU.")] = False,
     details: Annotated[bool, typer.Option("--details", help="Also print all figures of each function.")] = False,
-    ray: RayOption = None,
-    quiet: QuietOption = False,
     as_json: JsonOption = False,
     force: Annotated[
         bool,
@@ -101,9 +98,7 @@ def fit(
     from normtune.heuristics.fitting.baseline import baseline as in_use
     from normtune.heuristics.writing import report, write
     from normtune.heuristics.writing.emit import gpu_of
-    from normtune.results.parallel.cluster_maps import on_cluster
 
-    cluster = on_cluster(ray)
     for name, place in (("--out", out), ("--evidence", evidence), ("--baseline", chosen["baseline"])):
         if place == "":
             raise UsageError(f"{name} is empty: name a file, or leave it out")
@@ -120,14 +115,11 @@ def fit(
     parts = _parts(wanted, install, force)
     if options.baseline is not None:
         _check_stays(options.baseline, parts)
-    context.with_resource(cluster)
     tables = []
     for part in parts:
-        if not quiet:
-            say(f"normtune: fitting {len(part.evidence.frame)} measurements", error=True)
+        note(f"fitting {len(part.evidence.frame)} measurements")
         replaced = _replaced(part) if options.baseline is None else None
-        progress = None if quiet else _progress
-        tables.append(api.fitted(part.evidence, options, wanted.source, incumbents, replaced, progress))
+        tables.append(api.fitted(part.evidence, options, wanted.source, incumbents, replaced, _progress))
     # All files are written before the first line, because a reader of the lines may stop.
     written: list[list[str]] = []
     plain: list[dict[str, Any]] = []
@@ -151,17 +143,17 @@ def fit(
         )
     if as_json:
         say_json({"tables": plain})
-    if as_json or quiet:
         return
     for part, table, wrote in zip(parts, tables, written, strict=True):
-        for note in table.notes:
-            say(f"normtune: {note}", error=True)
+        for line in table.notes:
+            note(line)
         more = ["", *report.figures(table.fit)] if details else []
-        say("\n".join([*report.verdict(table.fit), *more, "", *wrote]))
+        say("\n".join([*report.verdict(table.fit), *more]))
+        tell("\n".join(["", *wrote]))
         if not install:
-            say("\n".join(report.ways(gpu_of(table.device), part.table)))
+            tell("\n".join(report.ways(gpu_of(table.device), part.table)))
     if not details:
-        say("More figures: --details")
+        tell("More figures: --details")
 
 
 def _wanted(store: str | None, options: FitOptions, out: str | None, data: str | None) -> _Fit:
@@ -212,7 +204,7 @@ def _on_its_gpu(fit: _Fit, gpu: "Gpu") -> _Fit:
 
 def _progress(done: int, count: int) -> None:
     if done < count:
-        say(f"normtune: {done} of {count} functions fitted", error=True)
+        note(f"{done} of {count} functions fitted")
 
 
 def _replaced(part: _DeviceFiles) -> "Incumbents | None":

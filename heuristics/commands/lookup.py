@@ -1,17 +1,15 @@
 """`normtune lookup`: the config of a table at one shape.
 
-In: a table, an operator, a dtype and sizes. Out: the config on a line, or as JSON.
+In: a table, an operator, a dtype and sizes. Out: the config on a line.
 """
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from normtune.errors import UsageError
-from normtune.results.commands import JsonOption
 from normtune.results.options import dtype_of
-from normtune.results.terminal import say, say_json
+from normtune.results.terminal import note, say
 
 if TYPE_CHECKING:
     from normtune.kernels.key import Key
@@ -29,7 +27,6 @@ def lookup(
             help="rows=4096 hidden=1024, and named integers of the operator.",
         ),
     ],
-    as_json: JsonOption = False,
 ) -> None:
     """Print a table's config for one shape. Needs no GPU and no store."""
     from normtune.kernels.operator import find
@@ -53,14 +50,8 @@ def lookup(
         except ValueError as error:
             raise UsageError(str(error)) from None
     if not any(function.box.holds(tuple(shape)) for function in bounded(loaded, key)):
-        say("normtune: more than a factor of two from what was measured: kernels ask the next table there", error=True)
-    config = answer(*shape)
-    if as_json:
-        used = next(name for name in loaded.names(key) if name in loaded.trees)
-        sizes_of = dict(zip(loaded.axes, shape, strict=True))
-        say_json({"operator": used.text, "dtype": dtype, **sizes_of, "config": json.loads(config.to_json())})
-    else:
-        say(str(config))
+        note("more than a factor of two from what was measured: kernels ask the next table there")
+    say(str(answer(*shape)))
 
 
 def _given(sizes: list[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import typer
 
 from normtune.results.commands import ReadOption, with_options
 from normtune.results.source import Selection
-from normtune.results.terminal import say
+from normtune.results.terminal import note, tell
 
 if TYPE_CHECKING:
     from normtune.heuristics.api.report import Report
@@ -33,10 +33,11 @@ def report(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that normtune did not write.")] = False,
     **chosen: Any,
 ) -> None:
-    """Write a page of a table and its measurements, one HTML file that needs no network.
+    """Write a page about a table and its measurements, for a browser.
 
-    It has the verdict, and for each operator and dtype maps of configs, speed-up over rules and other tables, time over
-    a copy, losses, samples, and what the sweep did with its time. Needs `pip install 'normtune[report]'`.
+    It is one HTML file that needs no network. It has the verdict, and for each operator and dtype maps of configs,
+    speed-up over rules and other tables, time over a copy, losses, samples, and what the sweep did with its time. Needs
+    `pip install 'normtune[report]'`.
     """
     from normtune.heuristics.api.report import check_page
     from normtune.heuristics.report.images import check_extra
@@ -45,7 +46,7 @@ def report(
     check_page(out, force)
     made = _reported(tables, store, chosen)
     made.save(out, force)
-    say(f"wrote {out}: {made.title}, {out.stat().st_size / 1e6:.1f} MB, opens in any browser")
+    tell(f"wrote {out}: {made.title}, {out.stat().st_size / 1e6:.1f} MB, opens in any browser")
 
 
 @with_options(Selection, before="what")
@@ -63,7 +64,7 @@ def plot(
     ] = "map",
     **chosen: Any,
 ) -> None:
-    """Draw one chart of an operator and dtype as a picture, for a pull request or a paper.
+    """Draw one chart of an operator and dtype as a picture.
 
     Needs `pip install 'normtune[report]'`.
     """
@@ -72,13 +73,10 @@ def plot(
     check_extra()
     check_format(out)
     _reported(tables, store, chosen).plot(out, what)
-    say(f"wrote {out}")
+    tell(f"wrote {out}")
 
 
 def _reported(tables: list[str] | None, store: str | None, chosen: dict[str, Any]) -> "Report":
     from normtune.heuristics.api.report import ReportRequest, reported
 
-    def announce(line: str) -> None:
-        say(f"normtune: {line}", error=True)
-
-    return reported(ReportRequest(tuple(tables or ()), store, **chosen), announce)
+    return reported(ReportRequest(tuple(tables or ()), store, **chosen), note)

@@ -11,7 +11,7 @@ import typer
 
 from normtune.kernels.key import family_of
 from normtune.kernels.problem import axes_of
-from normtune.results.commands import JsonOption, ReadOption, with_options
+from normtune.results.commands import ReadOption, with_options
 from normtune.results.source import NOTHING, Selection
 from normtune.results.terminal import say
 
@@ -27,7 +27,7 @@ _WORST = 5
 _COUNTS = "shown: shapes where it is within 1 % of the best; best: shapes where it is best"
 
 
-@with_options(Selection, before="as_json")
+@with_options(Selection)
 def show(
     table: Annotated[
         Path | None,
@@ -37,21 +37,20 @@ def show(
         ),
     ] = None,
     store: ReadOption = None,
-    as_json: JsonOption = False,
     **chosen: Any,
 ) -> None:
-    """Map the best config of each shape, or a table's configs: hidden sizes down, rows across, a letter per config."""
+    """Map the best config of each shape, or the configs of a table.
+
+    Hidden sizes go down, rows across; a letter is a config.
+    """
     selection = Selection(**chosen)
     from normtune.heuristics.api.maps import maps_of
     from normtune.heuristics.writing.named_files import selected
     from normtune.kernels.tablefile.locate import load_table
-    from normtune.results.terminal import say_json
 
     loaded = load_table(table) if table else None
     evidence = selected(selection, store, loaded)
-    if as_json:
-        say_json({"shapes": maps_of(evidence, loaded).frame()})
-    elif evidence.frame.empty:
+    if evidence.frame.empty:
         say(NOTHING)
     else:
         _show_maps(maps_of(evidence, loaded))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normtune.results.commands import ReadOption
-from normtune.results.terminal import say
+from normtune.results.terminal import tell
 
 if TYPE_CHECKING:
     from normtune.heuristics.writing.installing import Installed
@@ -27,7 +27,7 @@ def install(table: TableArgument, force: ForceOption = False) -> None:
     """Install a table for this user and its GPU, whose kernels use it from then on."""
     from normtune.heuristics.writing import installing
 
-    say(installed_text(*installing.install(Path(table), force)))
+    tell(installed_text(*installing.install(Path(table), force)))
 
 
 @app.command("remove", epilog="Example: normtune table remove")
@@ -37,9 +37,9 @@ def remove(store: ReadOption = None, force: ForceOption = False) -> None:
     from normtune.kernels.tablefile.locate import quoted
 
     for path, used in installing.uninstall(store, force=force):
-        say(f"removed {quoted(path)}")
+        tell(f"removed {quoted(path)}")
         for gpu, other in used:
-            say(f"kernels on {gpu} use {other} from now on")
+            tell(f"kernels on {gpu} use {other} from now on")
 
 
 @app.command("export", epilog="Example: normtune table export heuristics.py --out configs.py")
@@ -52,7 +52,7 @@ def export(
     from normtune.heuristics.writing.triton_configs import export_table
 
     export_table(table, out, force)
-    say(f"wrote {out}")
+    tell(f"wrote {out}")
 
 
 def installed_text(gpu: "Gpu", installed: "Installed") -> str:

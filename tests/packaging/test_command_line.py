@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +40,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> int:
 
 @pytest.mark.parametrize(
     ("failure", "code"),
-    [(NormtuneError("the disk is full: free some"), 1), (UsageError("--rows is 'x': expected integers"), 2)],
+    [(NormtuneError("the disk is full: free some"), 1), (UsageError("--leaves is 'x': expected an integer"), 2)],
 )
 def test_expected_errors_are_one_line_on_stderr(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failure: NormtuneError, code: int
@@ -199,6 +200,13 @@ def test_usual_options_come_first_in_help() -> None:
     assert "More options:" not in main("lookup", "--help").output
 
 
+def test_commands_have_a_line_each_in_sections() -> None:
+    lines = main("--help").output.partition("\nCommands:\n")[2].splitlines()
+    titles = [line for line in lines if line and not line.startswith(" ")]
+    assert titles == [f"{cli.LOOK}:", f"{cli.MORE}:"] and not any(line.endswith("...") for line in lines)
+    assert len([line for line in lines if line.startswith("  ")]) == len({name.split()[0] for name in every_command()})
+
+
 def test_usual_options_exist() -> None:
     for command in every_command().values():
         assert {*getattr(command, "usual", ())} <= {parameter.name for parameter in command.params}
@@ -214,6 +222,26 @@ def test_operators_may_be_loaded_anywhere(operators_forgotten: None) -> None:
             assert done.exit_code == 2 and ("hot" in done.stderr or place in (2, 4)), done.output
     done = main("show", "--load")
     assert done.exit_code == 2 and "'--load' requires an argument" in done.stderr
+
+
+@pytest.mark.long
+def test_quiet_leaves_answers_and_errors_wherever_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(Path(__file__).parents[2] / TABLE, "table.py")
+    answers = {
+        "lookup nvidia-h200 rms_norm_forward bfloat16 rows=1 hidden=64": "block_row ",
+        "check --quick table.py": "table.py: OK",
+    }
+    for call, answer in answers.items():
+        words = call.split()
+        for place in (0, 1, len(words)):
+            done = main(*words[:place], "--quiet", *words[place:])
+            assert done.exit_code == 0 and done.stdout.startswith(answer) and done.stderr == ""
+    for call in ("table export table.py --out a.py", "data export --store nvidia-h200-qk-norm --out a.parquet"):
+        done = main(*call.split(), "--quiet")
+        assert (done.exit_code, done.output) == (0, "") and Path(call.split()[-1]).exists()
+    failed = main("--quiet", "lookup", "nothing", "rms_norm_forward", "bfloat16", "rows=1", "hidden=64")
+    assert failed.exit_code == 2 and failed.stderr.startswith("normtune: error: nothing is no file")
 
 
 @pytest.mark.slow

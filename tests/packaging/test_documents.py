@@ -57,6 +57,7 @@ COMMANDS = {
 @pytest.mark.slow
 def test_all_commands_are_known_here() -> None:
     names = {"sweep", "compile", "fit", "check", "show", "diff", "report", "plot", "lookup", "inspect", "doctor"}
+    names |= {"contribute"}
     names |= {f"data {name}" for name in ("list", "drop", "export", "merge")}
     names |= {f"table {name}" for name in ("install", "remove", "export")}
     assert set(COMMANDS) == {f"normtune {name}" for name in names}
@@ -79,7 +80,7 @@ def test_every_option_says_what_it_does_in_a_sentence(command: str) -> None:
 
 # Before an option of another program's command.
 OTHERS = ("git ", "kubectl ", "pip ", "python ", "ray ", "sbatch ")
-EVERYWHERE = frozenset({"--help", "--install-completion", "--load", "--version"})
+EVERYWHERE = frozenset({"--help", "--install-completion", "--load", "--quiet", "--version"})
 
 
 def spans(text: str) -> list[str]:
@@ -111,7 +112,7 @@ def test_every_option_that_a_document_names_exists(root: Path, document: str) ->
 def test_the_options_of_a_section_are_those_of_the_commands_that_it_names(root: Path) -> None:
     text = (root / "docs/commands.md").read_text()
     sections = re.findall(r"^(## `normtune .*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert len(sections) == 11
+    assert len(sections) == 12
     for section in sections:
         commands = {name for name in COMMANDS if re.search(rf"\b{name}\b", section)}
         assert named(section) <= EVERYWHERE.union(*(COMMANDS[name] for name in commands)), section[:40]
@@ -192,7 +193,7 @@ def test_the_keys_of_a_sweep_as_json_are_documented(root: Path, tmp_path: Path, 
     text = (root / "docs/commands.md").read_text()
     (section,) = re.findall(r"^`--json` prints one object:\n(.*?)^## ", text, re.M | re.S)
     (tmp_path / "normtune").symlink_to(root)
-    words = ["sweep", "--json", "--device", "replay:nvidia-h200", "--rows", "4096", "--hidden", "4096"]
+    words = ["sweep", "--json", "--device", "replay:nvidia-h200", "--shapes", "4096x4096"]
     done = run("-m", "normtune", *words, cwd=tmp_path, PYTHONPATH=str(tmp_path), PYTHONSAFEPATH="1")
     told = json.loads(done.stdout)
     keys = {*told, *told["plan"], *told["sweep"], *told["sweep"]["of_copy"]["rms_norm_forward"]}

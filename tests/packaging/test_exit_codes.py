@@ -23,7 +23,7 @@ READERS = {
     "data drop": ("data", "drop", "abc"),
 }
 WRITERS = {
-    "sweep": ("sweep", *REPLAY, "--rows", "1", "--hidden", "64"),
+    "sweep": ("sweep", *REPLAY, "--shapes", "1x64"),
     "check": ("check", TABLE, *REPLAY, "--budget", "1s"),
     "data merge": ("data", "merge", "good.parquet"),
 }
@@ -85,7 +85,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        words = ("--rows", "1,64", "--hidden", "256", "--operator", "rms_norm_forward", "--store", "good.db")
+        words = ("--shapes", "1,64x256", "--operator", "rms_norm_forward", "--store", "good.db")
         assert main("sweep", *REPLAY, *words).exit_code == 0
         assert main("data", "export", "--store", "good.db", "--out", "good.parquet").exit_code == 0
         Path("folder").mkdir()

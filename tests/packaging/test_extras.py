@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+import normtune
 from normtune.errors import NormtuneError
 from normtune.results.database.store import Store
-from normtune.tests.commands import refused
+from normtune.tests.commands import one_line, refused
 
 
 @pytest.mark.parametrize(
@@ -15,8 +16,7 @@ from normtune.tests.commands import refused
     [
         ("report --out r.html", "altair", "altair is not installed: pip install 'normtune[report]'"),
         ("plot --out r.png", "vl_convert", "vl_convert is not installed: pip install 'normtune[report]'"),
-        ("fit --ray auto", "ray", "--ray needs Ray (it is not installed): pip install 'normtune[ray]'"),
-        ("sweep --device all --ray auto", "ray", "--ray needs Ray (it is not installed)"),
+        ("sweep --ray auto", "ray", "--ray needs Ray (it is not installed): pip install 'normtune[ray]'"),
     ],
 )
 def test_an_extra_is_asked_for_before_a_store_is_opened(
@@ -26,3 +26,10 @@ def test_an_extra_is_asked_for_before_a_store_is_opened(
     monkeypatch.setattr(Store, "open", None)
     monkeypatch.setitem(sys.modules, missing, None)
     assert told in refused(*words.split(), kind=NormtuneError)
+
+
+def test_a_fit_asks_for_ray_before_a_store_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "open", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with one_line(NormtuneError, "ray needs Ray "):
+        normtune.fit("normtune.db", ray="auto")

@@ -118,8 +118,8 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("sweep --device replay:nvidia-h200 --rows 4096 --hidden 1024 --effort quick", "complete: "),
-        ("compile sm_90 out --rows 1 --hidden 64 --effort quick", "failures: none"),
+        ("sweep --device replay:nvidia-h200 --shapes 4096x1024 --effort quick", "complete: "),
+        ("compile sm_90 out --shapes 1x64 --effort quick", "failures: none"),
         pytest.param("sweep --device cuda:99", "device 'cuda:99'", marks=pytest.mark.slow),
         pytest.param("", "topic='table'", marks=pytest.mark.slow),  # the doctor's probes
     ],
@@ -164,7 +164,7 @@ def test_make_and_ci_set_safe_path_and_ci_runs_make_test_alone(root: Path) -> No
 @pytest.mark.slow
 def test_a_sweep_runs_from_a_symbolic_link_alone(run, scratch: Path) -> None:
     done = run(
-        *("-m", "normtune", "sweep", "--device", "replay:nvidia-h200", "--rows", "4096", "--hidden", "1024,4096"),
+        *("-m", "normtune", "sweep", "--device", "replay:nvidia-h200", "--shapes", "4096x1024,4096"),
         cwd=scratch,
         PYTHONPATH=str(scratch),
         PYTHONSAFEPATH="1",

@@ -8,10 +8,7 @@ import pandas as pd
 import pytest
 
 import normtune
-from normtune.tests.commands import main, refused, succeed
-
-WORDS = ("--store", "nvidia-h200", "--operator", "rms_norm_forward:no_rstd", "--dtype", "float16")
-CHOSEN: dict[str, Any] = {"data": "nvidia-h200", "operators": "rms_norm_forward:no_rstd", "dtypes": "float16"}
+from normtune.tests.commands import main, refused
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -23,14 +20,6 @@ def plain(value: object) -> object:
     if isinstance(value, normtune.Config):
         return json.loads(value.to_json())
     return None if isinstance(value, float) and math.isnan(value) else value
-
-
-@pytest.mark.slow
-def test_a_map_is_the_frame_of_show_map() -> None:
-    told = json.loads(succeed("show", *WORDS, "--json"))
-    assert told == {"shapes": rows_of(normtune.show_map(**CHOSEN).frame())}
-    told = json.loads(succeed("show", "nvidia-h200", *WORDS, "--json"))
-    assert told == {"shapes": rows_of(normtune.show_map(**CHOSEN, table="nvidia-h200").frame())}
 
 
 @pytest.mark.slow

@@ -114,14 +114,14 @@ ROOMS = {
     ),
     "heuristics/api": Room(
         "heuristics/api/",
-        "light kernels/tablefile results results/exchange results/database results/source heuristics/regret "
-        "heuristics/rules heuristics/fitting heuristics/writing heuristics/report "
+        "light kernels/tablefile results results/parallel results/exchange results/database results/source "
+        "heuristics/regret heuristics/rules heuristics/fitting heuristics/writing heuristics/report "
         "heuristics/showing heuristics/comparing",
         "pandas",
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
-        "light kernels/tablefile results results/parallel results/source heuristics/regret "
+        "light kernels/tablefile results results/source heuristics/regret "
         "heuristics/fitting heuristics/writing heuristics/report "
         "heuristics/showing heuristics/comparing heuristics/api",
         "rich typer",
@@ -190,7 +190,7 @@ ROOMS = {
     ),
     "tuner/inspection": Room(
         "tuner/inspection/",
-        "light kernels/custom_op results results/source tuner/timing tuner/plan tuner/compiling",
+        "light kernels/custom_op results tuner/timing tuner/plan tuner/compiling",
         "numpy torch triton typer",
     ),
     "tuner/checking": Room(
@@ -199,6 +199,12 @@ ROOMS = {
         "heuristics/regret heuristics/solver heuristics/fitting heuristics/writing "
         "tuner/plan tuner/search tuner/staleness tuner/device tuner/sweep",
         "numpy scipy typer",
+    ),
+    "tuner/contribution": Room(
+        "tuner/contribution/",
+        "kernels/tablefile results results/parallel heuristics/api heuristics/writing tuner/device tuner/sweep "
+        "tuner/doctor tuner/checking",
+        "typer",
     ),
     "tuner": Room(r"tuner/__init__\.py"),
 }

@@ -60,7 +60,7 @@ def test_a_plan_is_returned_and_nothing_is_printed_or_made(tmp_path: Path, capfd
 @pytest.mark.slow
 def test_values_are_what_the_commands_print(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    sweep = ["sweep", "--device", REPLAY, "--rows", "1,64", "--hidden", "256", "--store", "a.db", "--json"]
+    sweep = ["sweep", "--device", REPLAY, "--shapes", "1,64x256", "--store", "a.db", "--json"]
     planned = normtune.sweep(REPLAY, rows=[1, 64], hidden=[256], store="a.db", dry_run=True).to_plain()
     assert json.loads(printed(*sweep, "--dry-run")) == planned and planned["sweep"] is None
     swept = normtune.sweep(REPLAY, rows=[1, 64], hidden=[256], store="a.db").to_plain()

@@ -17,7 +17,7 @@ from normtune.tests.commands import PATIENCE
 from normtune.tests.tuner.store_faults import emptied, folder_removed, removed, replaced
 
 SWEEP = [sys.executable, "-m", "normtune", "sweep", "--device", "replay:nvidia-h200", "--operator", "rms_norm_forward"]
-SWEEP += ["--rows", "1,4,16,64,256,1024,4096", "--hidden", "256,512,768,1024,2048,4096,8192"]
+SWEEP += ["--shapes", "1,4,16,64,256,1024,4096x256,512,768,1024,2048,4096,8192"]
 # So many measurements are in a store that a sweep has filled.
 CELLS: list[int] = []
 

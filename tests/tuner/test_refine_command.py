@@ -1,6 +1,4 @@
-"""`normtune sweep --refine` from the command line, on the recorded H200."""
-
-import json
+"""`normtune.sweep(refine=...)`, on the recorded H200."""
 
 import pytest
 
@@ -14,7 +12,7 @@ from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.records import Coverage
-from normtune.tests.commands import main, one_line
+from normtune.tests.commands import one_line, printed_sweep
 from normtune.tuner.device.open import measurable
 from normtune.tuner.search.exhaustive import First
 from normtune.tuner.search.refine import Refine, Refinement
@@ -23,57 +21,44 @@ from normtune.tuner.sweep.refine import RefinedTable, refined_table
 from normtune.tuner.sweep.request import Request
 from normtune.tuner.timing.protocol import ALL_BLOCKS
 
-DEVICE = ("--device", "replay:nvidia-h200", "--operator", "rms_norm_forward")
-GRID = ("--rows", "1,64,4096,65536", "--hidden", "256,1024,4096,16384")
-REFINE = ("--refine", "nvidia-h200")
-
-
-def invoke(*arguments):
-    return main("sweep", *DEVICE, *arguments)
+REPLAY = {"device": "replay:nvidia-h200", "operators": "rms_norm_forward"}
 
 
 @pytest.fixture
 def store(tmp_path):
-    """The options for a store that has a coarse grid."""
-    options = ("--store", str(tmp_path / "store.db"))
-    assert invoke(*GRID, *options, "--quiet").exit_code == 0
-    return options
+    """A store that has a coarse grid."""
+    path = tmp_path / "store.db"
+    api.sweep(**REPLAY, rows=(1, 64, 4096, 65536), hidden=(256, 1024, 4096, 16384), store=path)
+    return path
 
 
-def refined(store, until_percent=1.0):
-    return api.sweep(
-        "replay:nvidia-h200",
-        operators="rms_norm_forward",
-        refine="nvidia-h200",
-        until_percent=until_percent,
-        store=store,
-    )
+def refined(store, until_percent=1.0, **options):
+    return api.sweep(**REPLAY, refine="nvidia-h200", until_percent=until_percent, store=store, **options)
 
 
-def problems(options):
-    with Store.open(options[1]) as opened:
+def problems(store):
+    with Store.open(store) as opened:
         return {item.problem for item in opened.load().measurements()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "message"),
     [
-        (("--refine", "nowhere.py"), "nowhere.py is no file or shipped table"),
-        ((*REFINE, "--operator", "no_such"), "has no function of 'no_such': expected one of "),
-        ((*REFINE, "--rows", "1,2"), "--rows and --refine are both given"),
-        ((*REFINE, "--hidden", "64"), "--hidden and --refine are both given"),
-        ((*REFINE, "--stale"), "--stale and --refine are both given"),
-        ((*REFINE, "--effort", "quick"), "--effort and --refine are both given"),
+        ({"refine": "nowhere.py"}, "nowhere.py is no file or shipped table"),
+        ({"operators": "no_such"}, "has no function of 'no_such': expected one of "),
+        ({"rows": (1, 2)}, "rows and refine are both given"),
+        ({"hidden": (64,)}, "hidden and refine are both given"),
+        ({"stale": True}, "stale and refine are both given"),
+        ({"effort": "quick"}, "effort and refine are both given"),
+        ({}, "cannot be refined: the store has no measurement of its functions.*sweep first"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_opened(tmp_path, arguments, message):
+def test_what_makes_no_sense_is_refused(tmp_path, options, message):
     path = tmp_path / "store.db"
-    done = invoke(*arguments, "--store", str(path))
-    assert done.exit_code == 2
-    (line,) = done.stderr.strip().splitlines()
-    assert message in line
-    assert not path.exists()
+    with one_line(UsageError, message):
+        api.sweep(**REPLAY | {"refine": "nvidia-h200", "store": path} | options)
+    assert path.exists() is (not options)
 
 
 @pytest.mark.parametrize(
@@ -91,23 +76,15 @@ def test_a_keyword_that_makes_no_sense_is_refused(options, message):
 
 
 @pytest.mark.slow
-def test_a_store_without_measurements_says_to_sweep_first(tmp_path):
-    done = invoke(*REFINE, "--store", str(tmp_path / "store.db"))
-    assert done.exit_code == 2
-    assert "cannot be refined: the store has no measurement of its functions" in done.stderr
-    assert "sweep first" in done.stderr
-
-
-@pytest.mark.slow
 @pytest.mark.long
 def test_a_dry_run_tells_what_a_run_measures_and_measures_nothing(store):
     before = problems(store)
-    told = invoke(*REFINE, *store, "--dry-run").output
+    told = printed_sweep(**REPLAY, refine="nvidia-h200", store=store, dry_run=True)
     assert (
         "rms_norm_forward bfloat16: expected loss at shapes that were not measured: too few" in told
         and "a dry run: nothing is measured" in told
     )
-    plan = json.loads(invoke(*REFINE, *store, "--dry-run", "--json").output)["plan"]
+    plan = refined(store, dry_run=True).to_plain()["plan"]
     assert plan["problems"] > 0 and plan["problems_known"] == 0
     assert problems(store) == before
 
@@ -115,7 +92,7 @@ def test_a_dry_run_tells_what_a_run_measures_and_measures_nothing(store):
 @pytest.mark.slow
 def test_it_measures_new_shapes_until_the_stated_loss_and_then_nothing(store):
     before = problems(store)
-    done = refined(store[1])
+    done = refined(store)
     new = problems(store) - before
     assert len(new) == done.summary.problems > 0
     assert {problem.rows for problem in new} - {1, 64, 4096, 65536}
@@ -123,20 +100,10 @@ def test_it_measures_new_shapes_until_the_stated_loss_and_then_nothing(store):
     assert {(problem.rows, problem.hidden) for problem in new} <= set(
         measurable(*_device_of(store))[Key.parse("rms_norm_forward", "bfloat16")]
     )
-    assert refined(store[1]).summary.problems == 0
+    assert refined(store).summary.problems == 0
     assert problems(store) - before == new
-    with Store.open(store[1]) as opened:
+    with Store.open(store) as opened:
         assert {run.protocol["strategy"] for run in opened.runs()} == {"adaptive", "refine"}
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_python_measures_what_the_command_does(store, tmp_path):
-    other = tmp_path / "other.db"
-    other.write_bytes((tmp_path / "store.db").read_bytes())
-    invoke(*REFINE, *store, "--quiet")
-    assert refined(other, until_percent=0.2).summary.problems
-    assert problems(store) == problems(("--store", str(other)))
 
 
 def test_variants_are_refined_and_batch_invariant_functions_are_not():
@@ -151,8 +118,8 @@ def test_the_stated_loss_is_a_fraction_of_the_mean():
     assert Request(refine="nvidia-h200").wanted().refined.until == pytest.approx(0.002)
 
 
-def _device_of(options):
-    with Store.open(options[1]) as opened:
+def _device_of(store):
+    with Store.open(store) as opened:
         return opened.runs()[0].device, "cold"
 
 

@@ -277,7 +277,7 @@ def test_gpus_of_one_name_with_other_limits_are_refused(monkeypatch):
 
 @pytest.mark.slow
 def test_two_recordings_are_replayed_at_once(tmp_path):
-    chosen = ("--rows", "1,512", "--hidden", "256,4096", "--store", tmp_path / "two.db")
+    chosen = ("--shapes", "1,512x256,4096", "--store", tmp_path / "two.db")
     told = succeed("sweep", "--device", "replay:nvidia-h200,replay:nvidia-h200", *chosen)
     assert told.startswith("2 x replay of the recorded sweep of NVIDIA H200")
     assert "8 problems measured" in told and "2 GPUs of one model at 8 problems" in told

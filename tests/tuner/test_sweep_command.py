@@ -18,11 +18,11 @@ from normtune.tests.commands import PATIENCE, main, one_line, python, refused, s
 from normtune.tests.kernels.registry import registered
 from normtune.tuner.plan.grids import GRIDS
 from normtune.tuner.sweep import api
-from normtune.tuner.sweep.options import SweepOptions, parse_budget, parse_sizes
+from normtune.tuner.sweep.options import SweepOptions, parse_budget, parse_shapes
 from normtune.tuner.sweep.request import Effort, Request
 from normtune.tuner.sweep.summary import Summary
 
-REPLAY = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512,4096", "--hidden", "256,4096")
+REPLAY = ("sweep", "--device", "replay:nvidia-h200", "--shapes", "1,512,4096x256,4096")
 
 
 def normtune(*arguments, **environment):
@@ -48,17 +48,15 @@ def test_bad_budgets(text):
         ("", {}),
         (
             "--device cuda:1 --operator qk_norm --operator rms_norm_forward --dtype float16 --dtype float32 "
-            "--effort quick --rows 1,64 --hidden 768 --baseline nvidia-h200 --regime warm --budget 8m "
+            "--effort quick --shapes 1,64x768 --baseline nvidia-h200 --budget 8m "
             "--cache binaries --dry-run --store a.db",
             {
                 "device": "cuda:1",
                 "operators": ("qk_norm", "rms_norm_forward"),
                 "dtypes": ("float16", "float32"),
                 "effort": "quick",
-                "rows": [1, 64],
-                "hidden": [768],
+                "shapes": [(1, 768), (64, 768)],
                 "baseline": "nvidia-h200",
-                "regime": "warm",
                 "budget_seconds": 480.0,
                 "cache": Path("binaries"),
                 "dry_run": True,
@@ -66,7 +64,6 @@ def test_bad_budgets(text):
             },
         ),
         ("--shapes s.csv", {"shapes": Path("s.csv")}),
-        ("--refine nvidia-h200", {"refine": "nvidia-h200"}),
         ("--stale", {"stale": True}),
     ],
 )
@@ -86,9 +83,9 @@ def asked_for(monkeypatch, words, options):
 
 
 def test_compile_is_a_sweep_with_a_target_and_a_folder(monkeypatch):
-    words = "compile sm_90 b --operator qk_norm --dtype float16 --effort quick --rows 1,64 --hidden 128"
+    words = "compile sm_90 b --operator qk_norm --dtype float16 --effort quick --shapes 1,64x128"
     options = {"target": "sm_90", "out": Path("b"), "operators": ("qk_norm",), "dtypes": ("float16",)}
-    options |= {"effort": "quick", "rows": [1, 64], "hidden": [128]}
+    options |= {"effort": "quick", "shapes": [(1, 128), (64, 128)]}
     typed, given = asked_for(monkeypatch, words.split(), options)
     assert typed == given == Request(**options)
 
@@ -103,11 +100,15 @@ def test_an_option_is_declared_once():
         assert f"\n    {field.name}: " in api.sweep.__doc__
 
 
-def test_sizes():
-    assert parse_sizes("rows", ["1", " 64"]) == [1, 64]
-    for text in ("", "0", "-1", "1.5", "a", "1,,2"):
-        with pytest.raises(UsageError, match=rf"--rows is '{re.escape(text)}': expected positive integers"):
-            parse_sizes("rows", text.split(","))
+def test_shapes_are_sizes_of_each_axis_or_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("1x1").touch()
+    assert parse_shapes("1, 64x128,256") == [(1, 128), (1, 256), (64, 128), (64, 256)]
+    assert parse_shapes("1x2x3,4") == [(1, 2, 3), (1, 2, 4)]
+    assert [parse_shapes(text) for text in ("missing.csv", "1x1")] == [Path("missing.csv"), Path("1x1")]
+    for text in ("", "64", "0x64", "-1x64", "1.5x64", "ax64", "1,,2x64", "64x"):
+        with pytest.raises(UsageError, match=rf"--shapes is '{re.escape(text)}': expected positive sizes such as"):
+            parse_shapes(text)
 
 
 @pytest.mark.slow
@@ -139,17 +140,16 @@ def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, c
         (("--device", "replay:nothing"), "unknown recording 'nothing'"),
         (("--operator", "layer_norm"), "unknown operator 'layer_norm': expected one of rms_norm_forward"),
         (("--dtype", "int8"), "unknown dtype 'int8'"),
-        (("--rows", "0"), "--rows is '0'"),
-        (("--hidden", "64,x"), "--hidden is '64,x'"),
-        (("--hidden", "2097152"), "hidden is 2097152: rms_norm_forward takes 1 to 65536"),
-        (("--rows", "1048576", "--hidden", "4096"), "the grid is empty"),
+        (("--shapes", "64x0"), "--shapes is '64x0'"),
+        (("--shapes", "64,x"), "--shapes is '64,x'"),
+        (("--shapes", "1x2097152"), "hidden is 2097152: rms_norm_forward takes 1 to 65536"),
+        (("--shapes", "1048576x4096"), "every shape given is too large, the first is 1048576 x 4096"),
         (("--budget", "soon"), "--budget is 'soon'"),
         (("--effort", "none"), "unknown effort 'none': expected one of quick, default, full"),
         (
             ("--shapes", "none.csv"),
             "none.csv does not exist: expected a CSV file whose first line names the columns",
         ),
-        (("--shapes", "none.csv", "--rows", "1"), "--shapes and --rows are both given"),
     ],
 )
 def test_bad_input_gets_one_line(arguments, message, tmp_path):
@@ -181,7 +181,7 @@ def test_a_bad_keyword_gets_one_line(options, message, tmp_path):
 
 @pytest.mark.slow
 def test_dry_run_says_what_would_be_done():
-    done = normtune("sweep", "--dry-run", "--rows", "1,64", "--hidden", "64,4096")
+    done = normtune("sweep", "--dry-run", "--shapes", "1,64x64,4096")
     assert done.returncode == 0, done.stderr
     assert "nothing is measured" in done.stdout
     assert "8 problems" in done.stdout and "binaries" in done.stdout
@@ -209,7 +209,7 @@ def test_what_is_given_wins_over_what_effort_implies():
 @pytest.mark.long
 def test_json_is_one_object_whatever_happens(tmp_path):
     words = ("sweep", "--device", "replay:nvidia-h200-fused-add-rms-norm", "--operator", "fused_add_rms_norm_forward")
-    words += ("--rows", "1,256,4096,16384", "--hidden", "256,4096", "--store", f"{tmp_path}/store.db", "--json")
+    words += ("--shapes", "1,256,4096,16384x256,4096", "--store", f"{tmp_path}/store.db", "--json")
     planned, first, again = (json.loads(main(*words, *more).stdout) for more in (["--dry-run"], [], []))
     assert planned["plan"]["problems"] == first["plan"]["problems"] == first["sweep"]["problems_measured"] == 8
     sweep = first["sweep"]
@@ -241,7 +241,7 @@ def test_a_dry_run_counts_what_is_stored_and_makes_no_store(tmp_path):
     store = ("--store", f"{tmp_path}/store.db")
     assert main(*REPLAY, *store, "--dry-run").exit_code == 0
     assert not (tmp_path / "store.db").exists()
-    half = (*REPLAY[:5], "--hidden", "256", *store)
+    half = (*REPLAY[:4], "1,512,4096x256", *store)
     assert main(*half).exit_code == 0
     assert "6 problems, " in (told := main(*REPLAY, *store, "--dry-run").stdout)
     assert "; 6 more problems are stored already" in told
@@ -251,7 +251,7 @@ def test_a_dry_run_counts_what_is_stored_and_makes_no_store(tmp_path):
 
 
 @pytest.mark.slow
-def test_quiet_prints_nothing_but_errors(tmp_path):
+def test_a_quiet_sweep_prints_nothing_but_errors(tmp_path):
     done = normtune(*REPLAY, "--store", f"{tmp_path}/store.db", "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     failed = main("sweep", "--device", "replay:nothing", "--quiet")
@@ -303,12 +303,13 @@ def test_a_grid_has_the_hidden_sizes_that_an_operator_takes(monkeypatch):
 
 @pytest.mark.slow
 def test_a_sweep_of_what_was_not_recorded_fails_every_time_and_is_counted(tmp_path):
-    asked = ("sweep", "--device", "replay:nvidia-h200", "--operator", "rms_norm_forward", "--hidden", "77")
-    asked = (*asked, "--rows", "3,5", "--effort", "quick", "--store", str(tmp_path / "store.db"))
+    asked = ("sweep", "--device", "replay:nvidia-h200", "--operator", "rms_norm_forward")
+    asked = (*asked, "--shapes", "3,5x77", "--effort", "quick", "--store", str(tmp_path / "store.db"))
     for options, known in ((("--json",), 0), ((), 2), (("--json",), 2)):
         done = main(*asked, *options)
         assert done.exit_code == 1 and "complete" not in done.output
-        assert "error: nothing could be timed at any of 2 problems, so there is no table to fit" in done.output
+        assert "error: nothing could be timed at any of 2 problems, so there is no table to fit: " in done.output
+        assert ("a replay has times of recorded shapes alone" in done.output) == (not known)
         if options:
             told = json.loads(done.stdout)["sweep"]
             assert (told["problems_measured"], told["problems_failed"], told["problems_known"]) == (0, 2 - known, known)
@@ -317,9 +318,9 @@ def test_a_sweep_of_what_was_not_recorded_fails_every_time_and_is_counted(tmp_pa
 @pytest.mark.slow
 def test_lists_may_have_commas_and_be_repeated(tmp_path):
     words = ("sweep", "--device", "replay:nvidia-h200", "--dry-run", "--json", "--store", tmp_path / "store.db")
-    once = succeed(*words, "--rows", "1,64", "--operator", "rms_norm_forward,rms_norm_backward", "--hidden", "256")
-    again = ("--rows", "1", "--rows", "64", "--operator", "rms_norm_forward", "--operator", "rms_norm_backward")
-    assert json.loads(once)["plan"] == json.loads(succeed(*words, *again, "--hidden", "256"))["plan"]
+    once = succeed(*words, "--operator", "rms_norm_forward,rms_norm_backward")
+    again = ("--operator", "rms_norm_forward", "--operator", "rms_norm_backward")
+    assert json.loads(once)["plan"] == json.loads(succeed(*words, *again))["plan"]
 
 
 @pytest.mark.slow
@@ -341,7 +342,7 @@ def test_a_script_without_a_guard_is_told_what_it_lacks(tmp_path, call):
 
 @pytest.mark.slow
 def test_a_target_that_the_compiler_does_not_know_is_refused_at_once(tmp_path):
-    told = refused("compile", "sm_9000", tmp_path / "out", "--rows", "1,64")
+    told = refused("compile", "sm_9000", tmp_path / "out", "--shapes", "1,64x64")
     assert told.startswith("--target is 'sm_9000', for which this Triton cannot compile (")
     assert not [*(tmp_path / "out").rglob("*.json")]
 

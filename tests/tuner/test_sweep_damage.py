@@ -7,7 +7,7 @@ from normtune.tests.commands import main
 from normtune.tests.results.stores import alter
 from normtune.tests.tuner.store_faults import count
 
-SWEEP = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512", "--hidden", "256", "--quiet")
+SWEEP = ("sweep", "--device", "replay:nvidia-h200", "--shapes", "1,512x256", "--quiet")
 
 
 @pytest.fixture

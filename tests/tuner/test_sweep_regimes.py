@@ -1,22 +1,21 @@
 """Sweeps in several regimes into one store: each is planned, resumed, anchored and reported by itself."""
 
-import json
-
 import pytest
 
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY
 from normtune.results.database.store import Store
 from normtune.results.exchange.recording import load_recording, write_recording
-from normtune.tests.commands import main
+from normtune.tests.commands import one_line
 from normtune.tests.tuner.benches import DEVICE, TARGET, MadeUp, sweep
 from normtune.tuner.device import replay
 from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.search.adaptive import Adaptive
+from normtune.tuner.sweep import api
 from normtune.tuner.sweep.outlook import search_of
 from normtune.tuner.sweep.report import device_line, end_lines
 
-REPLAY = ("--device", "replay:nvidia-h200", "--rows", "1,512", "--hidden", "256")
+REPLAY = {"device": "replay:nvidia-h200", "rows": (1, 512), "hidden": (256,)}
 
 
 class InRegime(MadeUp):
@@ -98,26 +97,26 @@ def test_the_end_names_the_command_that_fits_the_regime(store, small_plan):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("options", "told"),
     [
-        (("--regime", "hot"), "unknown regime 'hot': expected one of cold, warm, eager"),
-        ((*REPLAY, "--regime", "warm"), "recording nvidia-h200 has no times of regime warm, but of cold"),
+        ({"regime": "hot"}, "unknown regime 'hot': expected one of cold, warm, eager"),
+        (REPLAY | {"regime": "warm"}, "recording nvidia-h200 has no times of regime warm, but of cold"),
         (
-            (*REPLAY, "--regime", "eager", "--dry-run"),
+            REPLAY | {"regime": "eager", "dry_run": True},
             "recording nvidia-h200 has no times of regime eager, but of cold",
         ),
     ],
 )
-def test_regimes_that_cannot_be_had_are_refused_in_one_line(tmp_path, arguments, told):
-    done = main("sweep", *arguments, "--store", tmp_path / "store.db")
-    assert done.exit_code == 2 and done.stdout == "" and told in done.stderr
-    assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "store.db").exists()
+def test_regimes_that_cannot_be_had_are_refused_in_one_line(tmp_path, options, told):
+    with one_line(UsageError, told):
+        api.sweep(**options, store=tmp_path / "store.db")
+    assert not (tmp_path / "store.db").exists()
 
 
 @pytest.mark.slow
 def test_a_replay_of_cold_times_stores_that_they_are_cold(tmp_path):
-    done = main("sweep", *REPLAY, "--json", "--regime", "cold", "--store", tmp_path / "store.db")
-    assert json.loads(done.stdout)["sweep"]["protocol"]["regime"] == "cold"
+    done = api.sweep(**REPLAY, regime="cold", store=tmp_path / "store.db")
+    assert done.to_plain()["sweep"]["protocol"]["regime"] == "cold"
     with Store.open(f"sqlite:///{tmp_path}/store.db") as opened:
         assert {run.protocol["regime"] for run in opened.runs()} == {"cold"}
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normtune.errors import NormtuneError, Terminated, UsageError
-from normtune.results.source import on_stderr
-from normtune.results.terminal import say, say_json
+from normtune.results.terminal import note, say, say_json, tell
 from normtune.tuner.checking.formats import FAILED, FORMATS, GITHUB, JSON, JUNIT, TEXT, UNUSABLE, TableResult, junit
 
 if TYPE_CHECKING:
@@ -42,15 +41,6 @@ def check(
         str | None,
         typer.Option(metavar="TIME", help=f"With --device: time per table, 30s or 2m. Default: {_BUDGET}."),
     ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="With --device: keep the measurements in this store. Default: they are not kept."
-        ),
-    ] = None,
-    details: Annotated[
-        bool, typer.Option("--details", help="With --device: print the figures of all functions.")
-    ] = False,
     format_: Annotated[
         str,
         typer.Option(
@@ -71,23 +61,19 @@ def check(
     if format_ not in FORMATS:
         raise UsageError(f"--format is {format_!r}: expected one of {', '.join(FORMATS)}")
     if device is None:
-        given = {"--budget": budget, "--store": store, "--details": details or None}
-        for name, value in given.items():
-            if value is not None:
-                raise UsageError(f"{name} is given without --device: only a check on a device measures")
+        if budget is not None:
+            raise UsageError("--budget is given without --device: only a check on a device measures")
         each = map if quick else partial(in_order, seconds=inf)
         results = each(_against_data(strict, quick), tables)
     elif quick:
         raise UsageError("--quick and --device are both given: a check on a device never fits, leave --quick out")
     else:
-        begin = on_stderr if format_ in (JUNIT, JSON) else say
+        begin = note if format_ in (JUNIT, JSON) else tell
         results = _against_device(
             tables,
             strict,
             device,
             budget or _BUDGET,
-            store,
-            details,
             begin,
         )
     done: list[TableResult] = []
@@ -134,7 +120,7 @@ def _against_data(strict: bool, quick: bool) -> "Callable[[Path], TableResult]":
     def checked(table: Path) -> TableResult:
         path = _file_of(table)
         try:
-            report = api.check(path, quick=quick, begin=on_stderr)
+            report = api.check(path, quick=quick, begin=note)
         except NormtuneError as error:  # the other tables are still checked
             return _unusable(path, error)
         bad = bool(report.failures) or (strict and bool(report.stale))
@@ -154,24 +140,18 @@ def _against_device(
     strict: bool,
     device: str,
     budget: str,
-    store: str | None,
-    details: bool,
     begin: "Callable[[str], None]",
 ) -> "Iterator[TableResult]":
-    from contextlib import nullcontext
-
     from normtune.tuner.device.open import split
     from normtune.tuner.sweep.options import parse_budget
 
     seconds = parse_budget(budget)
     split(device)  # before slower imports
     from normtune.kernels.tablefile.locate import quoted
-    from normtune.results.database.store import Store, resolve_url
     from normtune.results.parallel.interrupts import terminable
     from normtune.tuner.checking import api
 
-    url = resolve_url(store) if store is not None else None
-    with terminable(), Store.open(url) if url else nullcontext() as opened:
+    with terminable():
         for path in map(_file_of, tables):
             name = quoted(path)
 
@@ -179,18 +159,17 @@ def _against_device(
                 begin(f"measuring {name} on {opened_device.label}, {seconds:g} s at most")
 
             try:
-                result = api.check_on_device(path, device, budget_seconds=seconds, store=opened, begin=begun)
+                result = api.check_on_device(path, device, budget_seconds=seconds, begin=begun)
             except UsageError as error:
                 yield _unusable(path, error)
                 continue
             except (KeyboardInterrupt, Terminated) as end:
-                kept = "are kept in the store" if url else "were not kept"
-                say(f"\nnormtune: ended: no verdict on {path}; the measurements {kept}", error=True)
+                say(f"\nnormtune: ended: no verdict on {path}", error=True)
                 raise typer.Exit(130 if isinstance(end, KeyboardInterrupt) else 143) from None
-            yield _measured(path, result, strict, details)
+            yield _measured(path, result, strict)
 
 
-def _measured(path: Path, result: "DeviceCheck", strict: bool, details: bool) -> TableResult:
+def _measured(path: Path, result: "DeviceCheck", strict: bool) -> TableResult:
     from normtune.kernels.tablefile.locate import quoted
     from normtune.tuner.checking.report import counts_line, function_lines, headline, next_lines, plain_functions
     from normtune.tuner.checking.verdict import STALE
@@ -201,7 +180,7 @@ def _measured(path: Path, result: "DeviceCheck", strict: bool, details: bool) ->
     return TableResult(
         *(str(path), result.verdict, result.verdict == STALE or (strict and result.kernels_changed)),
         f"{quoted(path)} on {result.device.label}: {headline(result.functions)}",
-        reasons=([f"{counts_line(result.functions)}; {counted}"], *function_lines(result.functions, details)),
+        reasons=([f"{counts_line(result.functions)}; {counted}"], *function_lines(result.functions)),
         notes=(result.notes, next_lines(result.verdict, result.kernels_changed)),
         facts=facts,
     )

@@ -9,7 +9,7 @@ from normtune.heuristics.writing.entries import ends
 from normtune.kernels.problem import AXES
 from normtune.kernels.target import plain_name
 from normtune.results.records import Device
-from normtune.tuner.checking.subject import Checked, Promise, TableUnderTest
+from normtune.tuner.checking.subject import Checked, TableUnderTest
 from normtune.tuner.checking.verdict import (
     AMBIGUOUS,
     OK,
@@ -19,13 +19,11 @@ from normtune.tuner.checking.verdict import (
     Judgement,
     ShapeLoss,
     of_table,
-    ok_under,
-    stale_over,
 )
 from normtune.tuner.sweep.summary import Summary
 
-# Shapes shown per function, by verdict.
-_SHAPES = {OK: 1, AMBIGUOUS: 3, STALE: 5, UNMEASURED: 0}
+# Shapes shown per stale function.
+_SHAPES = 5
 _DIGITS = 1
 
 
@@ -36,24 +34,23 @@ def headline(judged: Sequence[tuple[Checked, Judgement]]) -> str:
     return f"{verdict}{because}"
 
 
-def function_lines(judged: Sequence[tuple[Checked, Judgement]], details: bool) -> Iterator[list[str]]:
-    """The verdict on each function that is not plainly OK; if it is stale, or with `details`, also its worst shapes."""
+def function_lines(judged: Sequence[tuple[Checked, Judgement]]) -> Iterator[list[str]]:
+    """The verdict on each measured function that is not plainly OK; of a stale one also its mean and worst shapes."""
     for function, judgement in judged:
-        if not details and judgement.verdict in (OK, UNMEASURED) and not judgement.why:
+        if judgement.verdict in (OK, UNMEASURED) and not judgement.why:
             continue
         lines = [f"{function.key}: {': '.join(filter(None, (judgement.verdict, judgement.why)))}"]
-        if judgement.findings and (details or judgement.verdict == STALE):
-            lines.append(f"  {_mean(judgement, details)}")
-            others = [str(key) for key in function.served if key != function.key]
-            lines += [f"  also used for {', '.join(others)}"] if others and details else []
-            lines += [f"  {_shape_line(one, details)}" for one in judgement.findings[: _SHAPES[judgement.verdict]]]
+        if judgement.findings and judgement.verdict == STALE:
+            lines.append(f"  {_mean(judgement)}")
+            lines += [f"  {_shape_line(one)}" for one in judgement.findings[:_SHAPES]]
         yield lines
 
 
 def next_lines(verdict: str, kernels_changed: bool) -> list[str]:
     """The next step for a stale table; empty for others."""
     stale = ", with --stale where they are stored" * kernels_changed
-    return [f"Next: sweep its operators{stale}, then fit with its options; more: --details"] * (verdict == STALE)
+    advice = f"Next: sweep its operators{stale}, then fit with its options; all figures: --format json"
+    return [advice] if verdict == STALE else []
 
 
 def plain_functions(judged: Sequence[tuple[Checked, Judgement]]) -> list[dict[str, Any]]:
@@ -109,12 +106,9 @@ def note_lines(table: TableUnderTest, device: Device, summary: Summary, without_
         yield f"{count} shapes could not be measured: {reason}"
 
 
-def _mean(judgement: Judgement, details: bool) -> str:
+def _mean(judgement: Judgement) -> str:
     count = sum(not finding.failure for finding in judgement.findings)
-    promised = _promised(judgement.promise, details)
-    if details:
-        limits = percent(ok_under(judgement.promise)), percent(stale_over(judgement.promise))
-        promised = f"{promised} (OK under {limits[0]}, stale over {limits[1]})"
+    promised = f"promised {percent(judgement.promise.mean)}" if judgement.promise.figure else "promised nothing"
     if judgement.mean is None:
         return f"{count} shapes have a time; {promised}"
     mean, low, high = (
@@ -124,22 +118,8 @@ def _mean(judgement: Judgement, details: bool) -> str:
     return f"{count} shapes lose {mean} ({low} to {high}), {promised}"
 
 
-def _promised(promise: Promise, details: bool) -> str:
-    """The mean loss that the header promises; with `details` also the shapes of that mean."""
-    if not promise.figure:
-        return "promised nothing"
-    text = f"promised {percent(promise.mean)}"
-    if not details:
-        return text
-    return f"{text}, {promise.figure}" if promise.is_off_grid else f"{text} on the shapes that it was fitted on"
-
-
-def _shape_line(finding: ShapeLoss, details: bool) -> str:
+def _shape_line(finding: ShapeLoss) -> str:
     shape = " x ".join(map(str, finding.shape))
     if finding.failure:
         return f"{shape}: {finding.config} fails: {finding.failure}"
-    loss, low, high = (percent(value, _DIGITS) for value in (finding.loss, finding.low, finding.high))
-    if not details:
-        return f"{shape}: {loss} slower than {finding.rival}"
-    text = f"{shape}: loses {loss} ({low} to {high}) with {finding.config}"
-    return text if finding.rival == finding.config else f"{text}; best {finding.rival}"
+    return f"{shape}: {percent(finding.loss, _DIGITS)} slower than {finding.rival}"

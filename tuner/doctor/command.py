@@ -1,9 +1,8 @@
-"""`normtune doctor`: prints the findings of `checks`, as lines or JSON; exit code 1 if one is a problem.
+"""`normtune doctor`: prints the findings of `checks`; exit code 1 if one is a problem.
 
 Needs only Typer, because it has to run when the rest is broken.
 """
 
-import json
 import os
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +24,6 @@ def doctor(
             metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Report the state of this machine, with advice for each fault. Bug reports should have its lines.
 
@@ -37,13 +35,9 @@ def doctor(
     findings = findings_of(store)
     problems = sum(finding.level == PROBLEM for finding in findings)
     warnings = sum(finding.level == WARNING for finding in findings)
-    if as_json:
-        plain = [finding._asdict() for finding in findings]
-        say(json.dumps({"problems": problems, "warnings": warnings, "findings": plain}, indent=1))
-    else:
-        for line in lines(findings, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")):
-            typer.echo(line, color=True)
-        say(_verdict(problems, warnings))
+    for line in lines(findings, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")):
+        typer.echo(line, color=True)
+    say(_verdict(problems, warnings))
     if problems:
         raise typer.Exit(1)
 

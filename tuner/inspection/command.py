@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normtune.results.commands import JsonOption
-from normtune.results.terminal import say, say_json
+from normtune.results.terminal import note, say
 
 if TYPE_CHECKING:
     from normtune.tuner.inspection.inspect import Inspection
@@ -20,27 +19,24 @@ def inspect(
     target: Annotated[
         str, typer.Option(metavar="ARCH", help="Architecture to compile for, sm_90 or gfx942.")
     ] = "sm_90",
-    as_json: JsonOption = False,
 ) -> None:
-    """Inspect your own operator without a GPU: its launches, and its faults.
+    """Inspect your own operator without a GPU.
 
-    The gate runs in Triton's interpreter at three shapes, and every memory access is checked. The exit code is 2 if a
-    function of the operator raises or returns a wrong value, 1 if a result is wrong or a config does not compile.
+    Its launches and faults are printed. The gate runs in Triton's interpreter at three shapes, and every memory access
+    is checked. The exit code is 2 if a function of the operator raises or returns a wrong value, 1 if a result is wrong
+    or a config does not compile.
     """
     from normtune.tuner.inspection.inspect import inspections
 
     results = []
-    running = inspections(file, operator, target, lambda text: say(f"normtune: {text} ...", error=True))
+    running = inspections(file, operator, target, lambda text: note(f"{text} ..."))
     while True:
         with redirect_stdout(sys.stderr):  # on which libraries may print
             found = next(running, None)
         if found is None:
             break
         results.append(found)
-        if not as_json:
-            _print(found)
-    if as_json:
-        say_json({"operators": [one.to_plain() for one in results]})
+        _print(found)
     if code := max(one.exit_code for one in results):
         raise typer.Exit(code)
 

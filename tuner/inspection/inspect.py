@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,10 +79,6 @@ class Inspection:
         if not any(_DIGITS.sub("", one).startswith(_DIGITS.sub("", text)) for one in self.faults):
             self.faults.append(f"{text}, for {at}" if at else text)
         self.exit_code = max(self.exit_code, exit_code)
-
-    def to_plain(self) -> dict[str, Any]:
-        """The attributes as JSON values."""
-        return asdict(self) | {"seen": [{"title": title, "text": text} for title, text in self.seen]}
 
 
 def inspect_operator(file: str | os.PathLike[str], *, operator: str = "", target: str = "sm_90") -> list[Inspection]:

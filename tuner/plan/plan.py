@@ -256,7 +256,7 @@ def fitting(plan: Plan, free_bytes: int | None) -> Plan:
     if not kept:
         raise NormtuneError(
             f"{free_bytes / 2**30:.1f} GiB of device memory are free, the smallest problem takes "
-            f"{min(needed.values()) / 2**30:.1f} GiB to measure: free some, or sweep smaller --rows and --hidden"
+            f"{min(needed.values()) / 2**30:.1f} GiB to measure: free some, or sweep smaller --shapes"
         )
     fit = {task.problem for task in kept}
     oversized = tuple(task.problem for task in plan.tasks if task.problem not in fit)

@@ -312,13 +312,13 @@ class _Sweeping:
         return _together(done)
 
     def _nothing(self, work: PreparedSweep) -> list[str]:
-        """A line for a sweep with `--stale` or `--refine` that has nothing to measure; empty for others."""
+        """A line for a sweep with `--stale`, or of a table to refine, that has nothing to measure; empty for others."""
         if work.plan.tasks or not (self._request.stale or self._wanted.refined):
             return []
         return [SETTLED if self._wanted.refined else NOTHING_STALE]
 
     def _refinement(self, work: PreparedSweep) -> list[str]:
-        """Lines about the loss that the table may have where nothing was measured, for `--refine`."""
+        """Lines about the loss that the table may have where nothing was measured, to refine."""
         return work.search.report()["refinement"] if self._wanted.refined else []
 
     def _unusable(self, bench: Bench | Identity) -> list[str]:

@@ -4,11 +4,11 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
+from itertools import product
 from pathlib import Path
 
 from normtune.errors import UsageError
-from normtune.results.options import LIST, keyword, number_of, option
+from normtune.results.options import keyword, option
 from normtune.results.regimes import COLD
 
 
@@ -25,16 +25,18 @@ def parse_budget(text: str) -> float:
     return seconds
 
 
-def parse_sizes(name: str, texts: Sequence[str]) -> list[int]:
-    """The positive integers of a list.
+def parse_shapes(text: str) -> list[tuple[int, ...]] | Path:
+    """All shapes of the sizes in `1,64x768,4096`, a list for each axis; of another text, the path of a file.
 
     Raises:
-        UsageError: a text is not a positive integer.
+        UsageError: it is neither.
     """
-    sizes = [number_of(text.strip()) for text in texts]
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise UsageError(f"--{name} is {','.join(texts)!r}: expected positive integers such as 1,64,4096")
-    return [int(size) for size in sizes if size]
+    if text.endswith(".csv") or os.path.exists(text):
+        return Path(text)
+    axes = [sizes.split(",") for sizes in text.split("x")]
+    if len(axes) < 2 or not all(re.fullmatch(r" *0*[1-9][0-9]{0,17} *", size) for sizes in axes for size in sizes):
+        raise UsageError(f"--shapes is {text!r}: expected positive sizes such as 1,64x768,4096, or a CSV file")
+    return [*product(*(map(int, sizes) for sizes in axes))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +59,14 @@ class WantedOptions:
         "likely to be the best, predicted from times at all shapes. full: the same at the shapes of a shipped table.",
         default="default",
     )
-    rows: Sequence[int] | None = option(
-        "Numbers of rows instead of those of --effort: 1,64,4096.", LIST, read=partial(parse_sizes, "rows")
-    )
-    hidden: Sequence[int] | None = option(
-        "Hidden sizes instead of those of --effort: 768,4096.", LIST, read=partial(parse_sizes, "hidden")
-    )
+    rows: Sequence[int] | None = keyword("Numbers of rows instead of those of the grid.")
+    hidden: Sequence[int] | None = keyword("Hidden sizes instead of those of the grid.")
     shapes: Sequence[tuple[int, ...]] | str | os.PathLike[str] | None = option(
-        "Shapes from a CSV file instead of those of --effort: columns rows,hidden, or the operator's own axes, and "
-        "optionally operator and dtype, as normtune.record_shapes writes it.",
-        "FILE",
-        read=Path,
+        "Shapes instead of those of --effort: rows x hidden sizes, 1,64x768,4096; or a CSV file with "
+        "columns rows,hidden, or the operator's own axes, and optionally operator and dtype, as normtune.record_shapes "
+        "writes it.",
+        "SHAPES",
+        read=parse_shapes,
         doc="Tuples of the operator's axes, (rows, hidden), instead of a grid; or a CSV file with these columns, and "
         "optionally operator and dtype.",
     )
@@ -100,7 +99,7 @@ class SweepOptions(WantedOptions):
         "`plane`: only configs that are likely to be the best, predicted from times at all shapes; `adaptive`: 6 "
         "rounds for all configs, 16 for those within 10 % of the best; `exhaustive`: 16 for all; `optuna:SAMPLER`, "
         "such as optuna:TPESampler: some configs, proposed by this sampler of Optuna for each shape separately. "
-        "Default: plane, but adaptive for a replay and with the effort `quick`, --stale, --refine, --out and --cache."
+        "Default: plane, but adaptive for a replay and with the effort `quick`, `stale`, `refine`, `out` and `cache`."
     )
     seed: int | None = keyword("Seed of the random draws of plane or optuna:SAMPLER. Default: 0.")
     baseline: str | os.PathLike[str] | None = option(
@@ -111,7 +110,7 @@ class SweepOptions(WantedOptions):
         doc="A table's file, or the name of a shipped table, to compare a fit with: its configs are timed at each "
         "shape, like those of the GPU's present tables, and each operator's default config.",
     )
-    regime: str = option(
+    regime: str = keyword(
         "cold: the cache is evicted before; warm: the same buffers every time, so that the L2 cache holds them as far "
         "as they fit; eager: cold, launched from Python without a CUDA graph, so that host time is included.",
         default=COLD,
@@ -127,17 +126,13 @@ class SweepOptions(WantedOptions):
         "that nothing else compares with the others.",
         default=False,
     )
-    refine: str | os.PathLike[str] | None = option(
-        "Measure only configs of this table that have no time, and shapes at which its thresholds are least certain, "
-        "also at new rows and hidden sizes.",
-        "TABLE",
-        read=str,
-        doc="A table's file, or the name of a shipped table: measure only its configs that have no time, and shapes at "
+    refine: str | os.PathLike[str] | None = keyword(
+        "A table's file, or the name of a shipped table: measure only its configs that have no time, and shapes at "
         "which its thresholds are least certain, also at new rows and hidden sizes. The store must have the "
         "measurements of the table.",
     )
     until_percent: float = keyword(
-        "With --refine: end when the expected loss of a function at unmeasured shapes is at most so many percent.",
+        "With `refine`: end when the expected loss of a function at unmeasured shapes is at most so many percent.",
         default=0.2,
     )
     retry_failed: bool = keyword("Measure again configs that are stored as crashed or timed out.", default=False)

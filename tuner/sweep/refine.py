@@ -1,4 +1,4 @@
-"""The table of `sweep --refine`: its functions, and the shapes at which their thresholds can be refined.
+"""The table of `sweep(refine=...)`: its functions, and the shapes at which their thresholds can be refined.
 
 In: a table's name, operators and dtypes, the device. Out: `RefinedTable`, and for a device `search.refine.Refinement`.
 Shapes are those of `grids.between` in the measured box of the table; on a replay the recorded ones. Where the store has

@@ -191,11 +191,11 @@ def fruitless_line(summary: Summary, ahead: Ahead | None = None, outlook: Outloo
         return f"nothing could be compiled for {ahead.target}: {reason}"
     if not summary.is_fruitless:
         return ""
-    problems = summary.done + summary.known
-    return (
-        f"nothing could be timed at any of {_counted(problems, 'problem')}, so there is no table to fit: "
-        "`normtune.show` lists the reasons, and `normtune.sweep(retry_failed=True)` measures them again"
-    )
+    advice = "`normtune.show` lists the reasons, and `normtune.sweep(retry_failed=True)` measures them again"
+    if summary.statuses["not_recorded"]:
+        advice = "a replay has times of recorded shapes alone, so leave the shapes out, or measure them on a GPU"
+    problems = _counted(summary.done + summary.known, "problem")
+    return f"nothing could be timed at any of {problems}, so there is no table to fit: {advice}"
 
 
 def ahead_lines(ahead: Ahead) -> list[str]:

@@ -76,32 +76,23 @@ def verdict(result: Result) -> str:
 @pytest.mark.slow
 def test_the_shipped_table_still_fits_and_nothing_is_kept(table: Path) -> None:
     # It ends when no function needs more; within the usual budget a slow machine does not reach all.
-    result = check("--device", REPLAY, str(shared(table)), "--details", "--budget", "24h")
+    result = check("--device", REPLAY, str(shared(table)), "--budget", "24h")
     assert (result.exit_code, verdict(result)) == (0, "OK")
     lines = result.stdout.splitlines()
     unsure = 0
     for one in subject.read(table).functions:
-        place = next(place for place, line in enumerate(lines) if line.startswith(f"  {one.key}: "))
-        told = lines[place].partition(": ")[2]
-        if told != OK:
+        for line in [line for line in lines if line.startswith(f"  {one.key}: ")]:
             # What batch invariance costs differs much between shapes: forty may not tell the mean from the limit, and
             # do not reach each of its leaves.
             assert one.key.is_batch_invariant
             assert re.fullmatch(
                 rf"{AMBIGUOUS}: (the mean loss may be on either side of the limit|no shape of \d+ leaves was measured)",
-                told,
+                line.partition(": ")[2],
             )
             unsure += 1
-        assert re.fullmatch(
-            r"    \d+ shapes lose -?[\d.]+ % \(-?[\d.]+ % to [\d.]+ %\), promised -?[\d.]+ %, plain "
-            r"cross-validated \(OK under [\d.]+ %, stale over [\d.]+ %\)",
-            lines[place + 1],
-        )
     count = len(subject.read(table).functions)
     few = rf", {unsure} AMBIGUOUS" if unsure else ""
     assert re.fullmatch(rf"  {count - unsure} of {count} functions OK{few}; \d+ shapes, \d+ timings, \d+ s", lines[2])
-    assert "    also used for rms_norm_forward float16" in lines
-    assert re.search(r"^    \d+ x \d+: loses [\d.]+ % \(-?[\d.]+ % to [\d.]+ %\) with \w+", result.stdout, re.MULTILINE)
     assert [path.name for path in table.parent.iterdir()] == ["heuristics.py"]
 
 
@@ -114,7 +105,9 @@ def test_moved_thresholds_are_found_in_the_file(table: Path) -> None:
     assert re.search(r"^  \S+ \S+: STALE: .* loses more (than|on average than) the worst", result.stdout, re.MULTILINE)
     assert re.search(r"^    \d+ x \d+: [\d.]+ % slower than ", result.stdout, re.MULTILINE)
     assert re.search(r"\d+ of \d+ functions OK, \d+ STALE", result.stdout.splitlines()[2])
-    assert result.stdout.splitlines()[-1] == ("  Next: sweep its operators, then fit with its options; more: --details")
+    assert result.stdout.endswith(
+        "  Next: sweep its operators, then fit with its options; all figures: --format json\n"
+    )
 
 
 @pytest.mark.slow
@@ -124,8 +117,9 @@ def test_a_promise_off_the_grid_is_told_as_such(table: Path) -> None:
     functions = [one | {"figures": one["figures"] | {"plain_validated": 12225}} for one in header.functions]
     result = check("--device", REPLAY, str(rewritten(table, functions=tuple(functions))), "--budget", "0.1s")
     assert "promised" not in result.stdout
-    result = check("--device", REPLAY, str(table), "--budget", "15s", "--details")
-    assert "promised 1.23 %, plain cross-validated (OK under 2.70 %, stale over 3.00 %)" in result.stdout
+    result = check("--device", REPLAY, str(table), "--budget", "15s", "--format", "json")
+    (told,) = json.loads(result.stdout)["tables"]
+    assert {round(one["promised"], 4) for one in told["functions"] if one["promised"] is not None} == {0.0123}
 
 
 @pytest.mark.slow
@@ -201,13 +195,11 @@ def test_sources_that_compile_to_the_measured_code_are_no_change(table: Path, mo
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_store_keeps_what_was_measured(table: Path) -> None:
-    result = check("--device", REPLAY, "heuristics.py", "--store", "kept.db", "--budget", "15s")
-    assert result.exit_code in (0, 3)
-    shapes = int(re.search(r"; (\d+) shapes, ", result.stdout)[1])  # type: ignore[index]
     with Store.open("sqlite:///kept.db") as store:
+        done = check_api.check_on_device(table, REPLAY, budget_seconds=15, store=store)
         frame = store.load().frame
-    assert len(frame[["operator", "variant", "dtype", "rows", "hidden"]].drop_duplicates()) == shapes
-    assert sum(map(len, frame["samples"])) == int(re.search(r"shapes, (\d+) timings", result.stdout)[1])  # type: ignore[index]
+    assert len(frame[["operator", "variant", "dtype", "rows", "hidden"]].drop_duplicates()) == done.shapes
+    assert sum(map(len, frame["samples"])) == done.timings
 
 
 def test_functions_that_ask_for_one_shape_share_a_race() -> None:
@@ -238,7 +230,6 @@ def test_functions_that_ask_for_one_shape_share_a_race() -> None:
         (["--device", "replay:nothing"], r"unknown recording 'nothing': expected one of nvidia-h100"),
         (["--device", REPLAY, "--budget", "soon"], r"--budget is 'soon': expected a positive time such as 90s"),
         (["--budget", "60s"], r"--budget is given without --device"),
-        (["--store", "kept.db"], r"--store is given without --device"),
     ],
 )
 def test_a_wrong_call_is_told_in_one_line(table: Path, arguments: list[str], says: str) -> None:
@@ -267,7 +258,7 @@ def test_an_end_before_the_verdict_says_that_there_is_none(
     monkeypatch.setattr(check_api, "measure", ended)
     result = check("--device", REPLAY, "heuristics.py")
     assert result.exit_code == code
-    assert result.stderr == "\nnormtune: ended: no verdict on heuristics.py; the measurements were not kept\n"
+    assert result.stderr == "\nnormtune: ended: no verdict on heuristics.py\n"
     assert not re.search("^heuristics.py on", result.stdout, re.MULTILINE)
 
 

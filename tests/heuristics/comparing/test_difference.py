@@ -1,6 +1,5 @@
 """`normtune diff`: shapes with different configs, losses and gains of each side, output and refusals."""
 
-import json
 import math
 import re
 from dataclasses import replace
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import normtune
 from normtune.heuristics.comparing.contenders import Side, side
 from normtune.heuristics.comparing.difference import Difference, Differing, SideAnswer, difference, parts_of
 from normtune.heuristics.comparing.gains import ConfidenceInterval
@@ -298,7 +298,7 @@ def test_two_tables_of_a_store(store: str) -> None:
     assert lines.index("Regions with different configs, the largest total gain first:") > 6
     verdict = succeed("diff", "3.py", "1.py", "--store", store).splitlines()
     assert verdict[:3] == [lines[0], "", f"toy bfloat16: A is {faster:.0f} % faster than B on average over 35 shapes"]
-    (row,) = json.loads(succeed("diff", "3.py", "1.py", "--store", store, "--json"))["comparisons"][0]["differences"]
+    (row,) = normtune.diff("3.py", "1.py", store).frame().to_dict("records")
     assert (row["operator"], row["shapes"]) == ("toy", 35) and 100 * row["faster"] == pytest.approx(faster, abs=0.06)
     both = succeed("diff", "3.py", "1.py", "3.py", "--store", store)
     assert both.startswith("\n".join(verdict[:4])) and "A is 3.py, B is 3.py" in both

@@ -318,6 +318,7 @@ def test_a_file_of_measurements_is_fitted_shown_and_checked_as_its_store_is(stor
     assert succeed("data", "list", *read) == succeed("data", "list", "--store", "measured.db")
     succeed("fit", *read, "--leaves", "2", "--out", "table.py")
     assert '"command": {"store": "a.parquet", "options": {"leaves": 2}' in Path("table.py").read_text()
+    assert "# Regenerate: normtune fit --like table.py\n" in Path("table.py").read_text()
     assert "equal, byte for byte, to a fit of a.parquet" in succeed("check", "--strict", "table.py")
     before = Path("table.py").read_bytes()
     succeed("fit", *read, "--leaves", "2", "--out", "table.py", "--baseline", "none")

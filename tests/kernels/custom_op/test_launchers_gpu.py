@@ -18,7 +18,7 @@ FILE = Path(__file__).with_name("launchers.py")
 
 def test_a_launcher_is_swept_fitted_and_called(tmp_path):
     store, table = f"sqlite:///{tmp_path}/door.db", tmp_path / "table.py"
-    shapes = ("--operator", "doubled", "--dtype", "bfloat16", "--rows", "64,4096", "--hidden", "40,1024")
+    shapes = ("--operator", "doubled", "--dtype", "bfloat16", "--shapes", "64,4096x40,1024")
     done = main("--load", FILE, "sweep", "--device", "cuda:0", "--store", store, *shapes)
     assert done.exit_code == 0, done.output
     assert "wrong_result" not in done.output

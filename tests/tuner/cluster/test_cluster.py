@@ -25,7 +25,7 @@ from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.sweep.sweep import Work, sweep
 
 pytestmark = pytest.mark.slow
-SWEEP = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512", "--hidden", "256,4096")
+SWEEP = ("sweep", "--device", "replay:nvidia-h200", "--shapes", "1,512x256,4096")
 
 
 @pytest.fixture

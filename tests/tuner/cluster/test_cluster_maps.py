@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+import normtune
 from normtune.errors import NormtuneError, UsageError
+from normtune.kernels.load_file import load
 from normtune.kernels.tablefile import locate
 from normtune.results.parallel import cluster_maps, on_node
 from normtune.results.parallel.cluster_maps import on_cluster
 from normtune.results.parallel.maps import in_order
 from normtune.results.parallel.tasks import TaskPool
-from normtune.tests.commands import main, refused, succeed
+from normtune.tests.commands import one_line, succeed
 
 pytestmark = pytest.mark.slow
 LIGER = Path(__file__).parents[3] / "examples" / "liger"
@@ -100,24 +102,21 @@ def test_a_fit_on_a_cluster_writes_the_bytes_of_one_here(machines, begun, tmp_pa
     here = Path("heuristics.py").read_bytes()
     Path("heuristics.py").unlink()
     assert not begun
-    succeed(*fit, "--ray", machines.address)
+    normtune.fit("nvidia-h200-qk-norm", ray=machines.address).save("heuristics.py")
     assert Path("heuristics.py").read_bytes() == here
     assert begun
 
 
 def test_a_fit_on_a_cluster_knows_the_operators_of_a_file_on_its_nodes(machines, begun, tmp_path) -> None:
     table, out = LIGER / "rms_norm_h200.py", tmp_path / "again.py"
-    words = ("--like", table, "--ray", machines.address, "--out", out)
-    done = main("fit", "--load", LIGER / "rms_norm.py", *words)
-    assert done.exit_code == 0, done.output
+    load(LIGER / "rms_norm.py")
+    with on_cluster(machines.address):
+        succeed("fit", "--like", table, "--out", out)
     assert locate.load(out).trees == locate.load(table).trees
     assert begun
 
 
-def test_a_cluster_that_is_not_there_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_is_not_there_is_a_line() -> None:
     pytest.importorskip("ray", reason="there is no Ray: pip install 'normtune[ray]'")
-    monkeypatch.chdir(tmp_path)
-    fit = "fit", "--store", "nvidia-h200-qk-norm", "--out", "heuristics.py"
-    told = refused(*fit, "--ray", "127.0.0.1:1", kind=NormtuneError)
-    assert "--ray 127.0.0.1:1: no Ray cluster is there" in told
-    assert not Path("heuristics.py").exists()
+    with one_line(NormtuneError, "127.0.0.1:1: no Ray cluster is there"):
+        normtune.fit("nvidia-h200-qk-norm", ray="127.0.0.1:1")

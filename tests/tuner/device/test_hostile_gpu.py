@@ -55,7 +55,7 @@ def hostile_spec(monkeypatch):
 
 def test_every_fault_costs_its_config_alone(tmp_path, hostile_spec):
     before = compute_processes()
-    sizes = ("--rows", f"4999,{hostile_spec.ROWS}", "--hidden", "256")
+    sizes = ("--shapes", f"4999,{hostile_spec.ROWS}x256")
     sweep = start(tmp_path, *sizes, every=True)
     output, errors = sweep.communicate(timeout=240)
     assert sweep.returncode == 0, output + errors

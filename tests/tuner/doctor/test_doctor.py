@@ -1,6 +1,5 @@
 """`normtune doctor` on good, poor and broken machines; it never ends in a traceback."""
 
-import json
 import os
 import platform
 import re
@@ -374,20 +373,6 @@ def test_doctor_survives_whatever_is_broken(place: Path, names: tuple[str, ...])
     assert "\x1b" not in done.stdout
     last = done.stdout.splitlines()[-1]
     assert last.endswith("sweeps or kernels will not work before that is fixed")
-
-
-@pytest.mark.slow
-def test_json_holds_what_the_lines_say(place: Path) -> None:
-    (place / "normtune").symlink_to(ROOT)
-    (place / "torch.py").write_text("raise ImportError('no')")
-    (place / "triton.py").write_text("raise ImportError('no')")
-    done = run_doctor(place, "--json", "--store", "mine.db")
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["problems"]) == (1, 2)
-    levels = [finding["level"] for finding in told["findings"]]
-    assert (levels.count("problem"), levels.count("warning")) == (2, told["warnings"])
-    assert any(finding["found"].startswith("mine.db does not exist yet") for finding in told["findings"])
-    assert not (place / "mine.db").exists()
 
 
 def test_what_a_file_says_reaches_the_terminal_without_control_characters() -> None:

@@ -1,6 +1,5 @@
 """`normtune inspect` tells each mistake in one line that says what to do, and a sound operator what it launches."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -88,14 +87,12 @@ def test_each_mistake_is_told_in_one_line_that_says_what_to_do() -> None:
 
 @pytest.mark.slow
 def test_what_libraries_do_around_their_launches_is_no_fault() -> None:
-    done = main("inspect", HABITS, "--json")
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)["operators"]
-    assert len(found) == 11 and not any(one["faults"] or one["warnings"] for one in found)
-    gated = [seen["text"] for one in found for seen in one["seen"] if seen["title"] == "gate"]
+    found = normtune.inspect_operator(HABITS)
+    assert len(found) == 11 and not any(one.faults or one.warnings for one in found)
+    gated = [text for one in found for title, text in one.seen if title == "gate"]
     assert len(gated) == 11 and all(text.startswith(("10 of 10 launches", "6 of 6 launches")) for text in gated)
-    (described,) = [one for one in found if one["operator"] == "by_descriptor"]
-    launches = [seen["text"] for seen in described["seen"] if seen["title"] == "launch"]
+    (described,) = [one for one in found if one.operator == "by_descriptor"]
+    launches = [text for title, text in described.seen if title == "launch"]
     assert "y=y: fp32 in blocks of [1, 16]" in launches[0]
 
 
@@ -196,7 +193,7 @@ def large_tiles(x, w, y, config):
 def test_compiling_ahead_counts_what_needs_more_shared_memory_than_there_is(tmp_path) -> None:
     file = tmp_path / "large_tiles.py"
     file.write_text(LARGE_TILES)
-    ahead = ("compile", "sm_90", tmp_path / "binaries", "--rows", "128", "--hidden", "512", "--operator", "large_tiles")
+    ahead = ("compile", "sm_90", tmp_path / "binaries", "--shapes", "128x512", "--operator", "large_tiles")
     done = main("--load", file, *ahead, "--dtype", "float32")
     assert "bytes of shared memory exceed 232448" in done.output and "failures: none" not in done.output, done.output
     done = main("--load", file, *ahead, "--dtype", "bfloat16")
@@ -217,13 +214,12 @@ def test_what_cannot_be_looked_at_is_told(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_json_says_the_same() -> None:
-    done = main("inspect", MISTAKES, "--operator", "other_shape", "--json")
-    (one,) = json.loads(done.stdout)["operators"]
-    assert (done.exit_code, one["exit_code"], one["operator"]) == (2, 2, "other_shape") and len(one["faults"]) == 1
+def test_the_exit_code_is_that_of_the_worst_fault() -> None:
+    done = main("inspect", MISTAKES, "--operator", "other_shape")
+    assert done.exit_code == 2 and done.output.splitlines()[-1] == "other_shape: 1 fault"
 
 
-PLAN = ("--rows", "16", "--hidden", "64", "--dtype", "float16")
+PLAN = ("--shapes", "16x64", "--dtype", "float16")
 TOLD_BY_PLAN = {
     "knob_misspelt": (
         2,

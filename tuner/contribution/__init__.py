@@ -1,0 +1,1 @@
+"""Data, table, page and text about one GPU, for a pull request."""
