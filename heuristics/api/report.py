@@ -251,7 +251,7 @@ def _of_fit(part: Evidence, fit: Fit) -> DeviceReport:
         own = numbers[matrix.key]
         return [("", f"{regions_of(own)} of shapes"), *verdict_rows(own, fit.compared[matrix.key])]
 
-    side = Side(_FITTED, answer, lambda key, target: trees.get(key))
+    side = Side(_FITTED, answer, trees.get)
     return _device(part, fit.device, [side], verdict, (*fit.notes, *fit.searched))
 
 
@@ -267,7 +267,7 @@ def _device(
     matrices, left_out = matrices_of(current, device)
     told, functions = [*dict.fromkeys((*notes, *outdated(part, current), *left_out))], []
     for key, matrix in _by_function(current, matrices, device).items():
-        tree = sides[0].tree(key, target)
+        tree = sides[0].tree(key)
         if tree is None:
             told.append(f"{sides[0].name} has no function for {key}")
             continue

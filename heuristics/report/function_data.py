@@ -177,7 +177,7 @@ def function_data(
     answered: list[SideData] = []
     for number, side in enumerate((*sides, *rules)):
         of_side = _side(answers, matrix, side, numbers)
-        tree = side.tree(matrix.key, target)
+        tree = side.tree(matrix.key)
         regions = None if tree is None else plane.regions(tree, spec.whole)
         if regions is not None:
             named = [numbers.setdefault(config, len(numbers)) for config in regions["config"]]
