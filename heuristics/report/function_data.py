@@ -178,7 +178,7 @@ def function_data(
     for number, side in enumerate((*sides, *rules)):
         of_side = _side(answers, matrix, side, numbers)
         tree = side.tree(matrix.key)
-        regions = None if tree is None else plane.regions(tree, spec.whole)
+        regions = None if tree is None else plane.regions(tree, spec.whole, matrix.problems)
         if regions is not None:
             named = [numbers.setdefault(config, len(numbers)) for config in regions["config"]]
             regions = plane.labelled(regions, gaps).assign(config=named)
