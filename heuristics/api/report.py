@@ -10,8 +10,6 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from normtune.errors import UsageError
 from normtune.heuristics.comparing.contenders import Side, side
 from normtune.heuristics.comparing.difference import difference
@@ -29,7 +27,7 @@ from normtune.heuristics.regret.build import matrices_of, outdated
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.specs import spec_of
 from normtune.heuristics.report import images
-from normtune.heuristics.report.function_data import PHASES, DeviceReport, function_data
+from normtune.heuristics.report.function_data import DeviceReport, function_data
 from normtune.heuristics.report.notebook import shown
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.writing import named_files
@@ -50,15 +48,13 @@ from normtune.kernels.target import Target, target_for
 from normtune.results.atomic import replaced
 from normtune.results.evidence import Evidence
 from normtune.results.options import as_names, keywords_of, option
-from normtune.results.records import UNKNOWN_START, Device, Run
+from normtune.results.records import UNKNOWN_START, Device
 from normtune.results.source import NOTHING, Measured, Selection, data_option
 
 if TYPE_CHECKING:
     from normtune.heuristics.report.theme import Spec
 
 Announce = Callable[[str], None]
-# Seconds of a run that can be true: a month.
-_LONGEST = 30 * 24 * 3600
 _FITTED = "fitted table"
 
 
@@ -276,7 +272,7 @@ def _device(
     newest = current.runs[-1].started if current.runs else UNKNOWN_START
     date = "" if newest == UNKNOWN_START else f", {newest[:10]}"
     label = f"{device.label}, {device.target}, {device.sms} SMs: {len(current.frame)} measurements{date}"
-    return DeviceReport(label, tuple(functions), _runs(current.runs), tuple(told))
+    return DeviceReport(label, tuple(functions), tuple(told))
 
 
 def _rivals(spec: OperatorSpec) -> list[Side]:
@@ -304,15 +300,3 @@ def _baseline(header: Header) -> Incumbents | None:
     """The baseline of a table's fit if it is a rule; the files of others are theirs."""
     name = command_of(header).fit_options().baseline
     return baselines.baseline(name, Path()) if name in baselines.NAMES else None
-
-
-def _runs(runs: Sequence[Run]) -> pd.DataFrame:
-    """Seconds of each run by what they were for, as its protocol says, which may be a stranger's."""
-    rows = []
-    for run in runs:
-        spent = run.protocol.get("seconds")
-        for order, (phase, seconds) in enumerate(spent.items() if isinstance(spent, dict) else ()):
-            if phase in PHASES and isinstance(seconds, int | float) and 0 <= seconds < _LONGEST:
-                about = f"{run.protocol.get('strategy', 'unknown strategy')}, {run.id[:8]}"
-                rows.append((run.started.replace("T", " ")[:16], phase, order, float(seconds), about))
-    return pd.DataFrame(rows, columns=["run", "phase", "order", "seconds", "about"])

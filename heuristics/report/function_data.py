@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 # Number of the fastest configs of a shape whose samples are shown.
 FASTEST = 5
-# Phases of a run, in which its seconds are counted.
-PHASES = ("compile", "gate", "timing")
 # A rule is shown if its config has a time at this share of a function's shapes.
 _LEAST_SHARE = 0.1
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase
@@ -136,13 +134,11 @@ class DeviceReport(NamedTuple):
     Attributes:
         label: name of the device, with the number and dates of its measurements.
         functions: the data of each operator and dtype.
-        runs: seconds of each run by phase: columns run, phase, order, seconds, about.
         notes: omitted measurements and functions, with the reason.
     """
 
     label: str
     functions: tuple[FunctionData, ...]
-    runs: pd.DataFrame
     notes: tuple[str, ...]
 
 

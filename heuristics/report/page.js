@@ -123,7 +123,7 @@ async function draw(target, name, datasets, given) {
   const spec = { ...structuredClone(data.specs[name]), ...structuredClone(theme), datasets };
   const narrow = target.clientWidth < 560;
   if (narrow) spec.config.legend.layout.top.direction = "vertical";
-  const rows = datasets.runs ? new Set(datasets.runs.map((row) => row.run)).size : datasets.fastest && datasets.fastest.length;
+  const rows = datasets.fastest && datasets.fastest.length;
   if (rows) spec.height = spec.height.step * (rows + 0.5);
   if (given) onPlane(spec, given);
   for (const { data: { name }, encoding } of datasets.groups ? spec.layer : []) {
@@ -216,39 +216,16 @@ function showSamples() {
   draw(element("chart-samples"), "samples", { fastest: fastestOf(given, i) });
 }
 
-function showTime() {
-  for (const target of document.querySelectorAll("[data-runs]")) {
-    const runs = data.runs[target.dataset.runs];
-    if (runs.length) draw(target, "seconds", { runs });
-    else target.textContent = "The measurements do not say how long their runs took.";
-  }
-}
-
-function show() {
-  showFunction();
-  timeIsShown = false;
-  seen.disconnect();
-  seen.observe(element("time"));
-}
-
-let timeIsShown = false;
-const seen = new IntersectionObserver((entries) => {
-  if (!timeIsShown && entries.some((entry) => entry.isIntersecting)) {
-    timeIsShown = true;
-    showTime();
-  }
-}, { rootMargin: "300px" });
-
 document.querySelector(".functions").addEventListener("change", showFunction);
 document.querySelector(".measures").addEventListener("change", showMeasure);
 element("side").addEventListener("change", () => { showMap(); showMeasure(); });
 element("rival").addEventListener("change", () => { showMap(); showMeasure(); });
 element("shape").addEventListener("change", showSamples);
 fold.addEventListener("input", showFunction);
-dark.addEventListener("change", show);
+dark.addEventListener("change", showFunction);
 for (const link of document.querySelectorAll("[data-function]"))
   link.addEventListener("click", () => {
     document.querySelector(`input[name="function"][value="${link.dataset.function}"]`).checked = true;
     showFunction();
   });
-show();
+showFunction();

@@ -35,7 +35,6 @@ def page(title: str, parts: Sequence[DeviceReport]) -> str:
     specs = {
         "map": charts.config_map(plane, functions[0].groups()),
         "samples": charts.samples(),
-        "seconds": charts.seconds(),
     }
     specs |= {name: make(plane) for name, (_, make) in charts.MEASURES.items()}
     data = {
@@ -45,7 +44,6 @@ def page(title: str, parts: Sequence[DeviceReport]) -> str:
         "names": names,
         "other": ListedConfig("")[2:],
         "functions": [_plain(function, samples, names) for function in functions],
-        "runs": [json.loads(part.runs.to_json(orient="records")) for part in parts],
         "specs": specs,
         "themes": {name: theme.styled({}, looks) for name, looks in (("light", theme.LIGHT), ("dark", theme.DARK))},
     }
@@ -56,7 +54,7 @@ def page(title: str, parts: Sequence[DeviceReport]) -> str:
         verdict="".join(map(_verdict, parts, accumulate((len(part.functions) for part in parts), initial=0))),
         functions=_choices("function", _grouped(functions), 0),
         measures=_choices("measure", [("", [(name, text) for name, (text, _) in charts.MEASURES.items()])], 0),
-        time="".join(_time(number, part) for number, part in enumerate(parts)),
+        timed="".join(map(_timed, parts)),
         notes="".join(f"<li>{html.escape(note)}</li>" for part in parts for note in part.notes),
         written=f"<!-- {WRITTEN}. -->",
         version=html.escape(__version__),
@@ -111,14 +109,14 @@ def _choices(name: str, groups: Sequence[tuple[str, Sequence[tuple[str, str]]]],
     return "".join(parts)
 
 
-def _time(number: int, part: DeviceReport) -> str:
+def _timed(part: DeviceReport) -> str:
     rows = "".join(
         f"<tr><th scope=row>{html.escape(function.title)}</th><td>{len(function.shapes)}</td>"
         f"<td>{int(function.shapes['timed'].sum())}</td><td>{_share(function)}</td></tr>"
         for function in part.functions
     )
     return (
-        f'<h3>{html.escape(part.label)}</h3><div class="chart" data-runs="{number}"></div>'
+        f"<h3>{html.escape(part.label)}</h3>"
         '<div class="wide"><table><thead><tr><th scope=col>function<th scope=col>shapes<th scope=col>configs timed'
         f"<th scope=col>of the legal ones</tr></thead><tbody>{rows}</tbody></table></div>"
     )

@@ -53,7 +53,7 @@ def test_it_needs_nothing_but_itself_and_works_by_keyboard(page: Parsed) -> None
 @pytest.mark.slow
 def test_each_chart_is_one_of_vega_lite(page: Parsed) -> None:
     specs = page.data["specs"]
-    assert specs.keys() == {"map", "samples", "seconds", *charts.MEASURES}
+    assert specs.keys() == {"map", "samples", *charts.MEASURES}
     for spec in specs.values():
         alt.Chart.from_dict(spec)
     with pytest.raises(ValidationError):
