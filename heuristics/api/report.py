@@ -22,7 +22,6 @@ from normtune.heuristics.fitting.in_use import InUse
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.result import Fit
-from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.build import matrices_of, outdated
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.specs import spec_of
@@ -224,8 +223,7 @@ def _on(
         numbers = numbers._replace(leaves=leaves(tree), loss=loss, slower=None)
         rows = [("", f"{regions_of(numbers)} of shapes"), *verdict_rows(numbers, in_use.compared(spec, matrix, tree))]
         for other in sides[1:]:
-            best = best_times(current, matrix).best
-            compared = difference(spec, matrix, device.as_target(), sides[0], other, best)
+            compared = difference(spec, matrix, device.as_target(), sides[0], other)
             first, *rest = (line.strip() for line in verdict_lines(compared, device.l2_bytes))
             rows += [("A and B", first.partition(": ")[2]), *(("", line) for line in rest)]
         return rows
@@ -268,7 +266,7 @@ def _device(
             told.append(f"{sides[0].name} has no function for {key}")
             continue
         rows, spec = verdict(matrix, current, tree), spec_of(current, key.operator)
-        functions.append(function_data(spec, matrix, current, target, sides, _rivals(spec), rows))
+        functions.append(function_data(spec, matrix, target, sides, _rivals(spec), rows))
     newest = current.runs[-1].started if current.runs else UNKNOWN_START
     date = "" if newest == UNKNOWN_START else f", {newest[:10]}"
     label = f"{device.label}, {device.target}, {device.sms} SMs: {len(current.frame)} measurements{date}"

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normtune.heuristics.comparing.contenders import Side
 from normtune.heuristics.comparing.gains import Gain, Pair, gain
@@ -51,7 +50,6 @@ class Difference:
         names: of the two sides.
         choices: for each side the answer for each problem, in the order of the matrix.
         same: the shapes at which both have the same launch.
-        best: int64 (problems,), ns, the best time of each problem.
         parts: the part of each problem, from `part_of`.
     """
 
@@ -59,7 +57,6 @@ class Difference:
     names: tuple[str, str]
     choices: tuple[tuple[SideAnswer, ...], tuple[SideAnswer, ...]]
     same: frozenset[Shape]
-    best: NDArray[np.int64]
     parts: tuple[int, ...]
 
     @cached_property
@@ -93,7 +90,7 @@ class Difference:
             if first is None or second is None:
                 raise AssertionError("a config with a time has a column")
             pairs.append(Pair(index, first, second))
-        return gain(self.matrix, self.best, pairs)
+        return gain(self.matrix, pairs)
 
     def faster(self, bounded: int | None = None) -> float | None:
         """How much longer the second takes over the shapes of a part, or all: the main figure of a comparison.
@@ -139,11 +136,10 @@ def difference(
     target: Target,
     first: Side | Autotuned,
     second: Side | Autotuned,
-    best: NDArray[np.int64],
 ) -> Difference:
     """Compare two sides on the problems of an operator's matrix with the weights of its problems.
 
-    `target` has the measured device's last-level cache; `best` is int64 (problems,), ns, the best time of each problem.
+    `target` has the measured device's last-level cache.
     """
     lookup = Answers(spec, matrix, target)
     choices: tuple[list[SideAnswer], list[SideAnswer]] = ([], [])
@@ -159,7 +155,7 @@ def difference(
         parts.append(part_of(spec, problem, target.l2_bytes))
     names = first.name, second.name
     both = tuple(choices[0]), tuple(choices[1])
-    return Difference(matrix, names, both, frozenset(same), best, tuple(parts))
+    return Difference(matrix, names, both, frozenset(same), tuple(parts))
 
 
 def parts_of(comparison: Difference) -> list[int]:

@@ -138,7 +138,7 @@ def _part(
         matrix.key: in_use.compared(spec, matrix, trees[matrix.key]) for matrix in matrices if matrix.key in trees
     }
     if arguments.options.batch_invariant:
-        invariant = invariant_functions(data, cases, functions, shared, notes)
+        invariant = invariant_functions(cases, functions, shared, notes)
         functions, shared = [*functions, *invariant[0]], [*shared, *invariant[1]]
     shapes = {matrix.key: matrix.problems for matrix in matrices}
     return _OperatorFit(functions, shared, notes, shapes, [line for line in lines if line], compared)
@@ -188,7 +188,7 @@ def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: l
         if matrix is None:
             notes.append(f"left out {key}: it has no times that can be compared")
             continue
-        check_times(evidence, matrix)
+        check_times(matrix)
         alignment = matrix.alignment
         too_many = alignment.unused > MOST_UNUSED * alignment.measured
         notes += [f"{'left out ' * too_many}{key}: {note}" for note in _doubts(alignment)]

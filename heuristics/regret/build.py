@@ -37,30 +37,23 @@ def matrices_of(current: "Evidence", device: "Device") -> tuple[list[TimingMatri
     return matrices, notes
 
 
-def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
-    """Refuse a matrix, computed from `current`, whose times cannot be nanoseconds.
+def check_times(matrix: TimingMatrix) -> None:
+    """Refuse a matrix of measurements whose times cannot be nanoseconds.
 
     Raises:
         UsageError: most times are shorter than any launch; or in most rounds with three or more measured configs, all
             have the same time.
     """
-    part = current.part(matrix.key)
-    typical = np.median(np.concatenate(part["samples"][part["status"] == "ok"].tolist()))
+    if matrix.times is None:
+        raise AssertionError("measurements have times")
+    typical = np.median(np.concatenate([*matrix.times.samples.values()]))
     subject, expected = f"times of {matrix.key}", "expected nanoseconds, were microseconds given?"
     if typical < _LEAST_NANOSECONDS:
         raise UsageError(f"{subject} are {typical:g} ns, shorter than any kernel's: {expected}")
     if matrix.rounds:
-        problems, configs = (
-            {name: index for index, name in enumerate(names)}
-            for names in (matrix.problems, (config.to_json() for config in matrix.configs))
-        )
-        # An alias has the times of another config, so only configs with measurements of their own are compared.
-        measured = np.zeros(matrix.usable.shape, np.bool_)
-        for shape, config in zip(current.shapes(part, matrix.key), part["config"], strict=True):
-            if (index := problems.get(shape)) is not None and config in configs:
-                measured[index, configs[config]] = True
         compared = equal = 0
-        for places, own in zip(matrix.rounds.places, measured, strict=True):
+        # An alias has the times of another config, so only configs with measurements of their own are compared.
+        for places, own in zip(matrix.rounds.places, matrix.times.own(), strict=True):
             logs = matrix.rounds.logs[places[own]]
             many = (logs != MISSING).sum(axis=0) >= 3
             high = logs.max(axis=0, initial=MISSING)

@@ -6,7 +6,7 @@ In: a timing matrix, its measurements, and tables and rules to compare ("sides")
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.comparing.contenders import Side
 from normtune.heuristics.comparing.difference import Answers
-from normtune.heuristics.regret.best_times import OF_COPY, BestTimes, best_times
+from normtune.heuristics.regret.best_times import OF_COPY, BestTimes
 from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.regret.paired import paired
@@ -26,9 +26,6 @@ from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.statistics import MISSES_ONE_IN, summary
-
-if TYPE_CHECKING:
-    from normtune.results.evidence import Evidence
 
 # Number of the fastest configs of a shape whose samples are shown.
 FASTEST = 5
@@ -149,7 +146,6 @@ def _named(names: Sequence[str], numbers: NDArray[np.int64]) -> "pd.Series[Any]"
 def function_data(
     spec: OperatorSpec,
     matrix: TimingMatrix,
-    evidence: "Evidence",
     target: Target,
     sides: Sequence[Side],
     rules: Sequence[Side],
@@ -160,14 +156,15 @@ def function_data(
     Args:
         spec: the operator.
         matrix: its timing matrix.
-        evidence: the measurements of one device, with the present kernels.
         target: the device.
         sides: tables and rules that are shown in any case, the table of the report first.
         rules: rules that are shown after them, those with most times first. Left out are those with times at less than
             a tenth of the shapes, and those that choose the same configs as another side.
         verdict: as in `FunctionData`.
     """
-    plane, times = SizePlane.of(matrix.axes, matrix.problems), best_times(evidence, matrix)
+    plane, times = SizePlane.of(matrix.axes, matrix.problems), matrix.times
+    if times is None:
+        raise AssertionError("measurements have times")
     numbers = {**matrix.columns}
     answers, gaps = Answers(spec, matrix, target), plane.gaps(matrix.problems)
     answered: list[SideData] = []

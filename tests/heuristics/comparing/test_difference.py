@@ -26,12 +26,12 @@ from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tests.commands import refused, succeed
-from normtune.tests.heuristics.made_up import as_command, rounds_of
+from normtune.tests.heuristics.made_up import as_command, rounds_of, timed
 from normtune.tests.results.stores import loaded, record
 
 H200 = TARGETS["sm_90"]
 ROW, WIDE, BLOCK = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 16), RMSNormConfig("block_row", 16, 4)
-BEST = np.array([2_000, 4_000, 10_000, 100_000])
+BEST = [2_000, 4_000, 10_000, 100_000]
 L2 = 60 << 20
 
 
@@ -46,7 +46,7 @@ def matrix() -> TimingMatrix:
 
 def compared(matrix: TimingMatrix, first: str | Side | Autotuned, second: str | Side | Autotuned) -> Difference:
     sides = [side(one) if isinstance(one, str) else one for one in (first, second)]
-    return difference(operator(matrix.key.operator), matrix, H200, *sides, BEST[: len(matrix.problems)])
+    return difference(operator(matrix.key.operator), timed(matrix, BEST[: len(matrix.problems)]), H200, *sides)
 
 
 def table(name: str, tree: Tree) -> Side:
@@ -114,7 +114,7 @@ def test_weights_count_in_every_mean(matrix: TimingMatrix) -> None:
 )
 def test_the_mark_of_a_shape(matrix: TimingMatrix, first, second, expected: str) -> None:
     choices = (SideAnswer(*first),) * 4, (SideAnswer(*second),) * 4
-    found = Difference(matrix, ("a", "b"), choices, frozenset({(1, 64)}), BEST, (0, 1, 1, 2))
+    found = Difference(matrix, ("a", "b"), choices, frozenset({(1, 64)}), (0, 1, 1, 2))
     assert mark(found, (4096, 512)) == expected
     assert mark(found, (1, 64)) == "="
 
