@@ -1,6 +1,5 @@
 """Header, fit, show, diff, report and JSON give a function one loss: where its choice is timed, with their share."""
 
-import numpy as np
 import pytest
 
 import normtune
@@ -46,7 +45,7 @@ def test_every_output_has_the_loss_of_the_header(partly: Evidence, spec, here) -
     (function,) = (one for one in report("table.py", data=partly).devices[0].functions if one.title == str(key))
     assert ("", f"  timed {share_text}") in function.verdict
     matrix = timing_matrix(partly, spec, key, TARGETS["sm_90"])
-    of_diff = difference(spec, matrix, TARGETS["sm_90"], side("table.py"), side("liger"), np.ones(35, np.int64)).loss(0)
+    of_diff = difference(spec, matrix, TARGETS["sm_90"], side("table.py"), side("liger")).loss(0)
     assert of_diff._replace(mean=loss.mean, luck=loss.luck) == loss._replace(luck=loss.luck)
     assert any(line.endswith("  float16 (0.0 %), timed at 21 of 35 shapes") for line in verdict(table.fit))
     row = table.figures().set_index("dtype").loc["float16"]
