@@ -8,13 +8,11 @@ import pandas as pd
 import pytest
 
 from normtune.heuristics.report import palette
-from normtune.heuristics.report.packing import ALPHABET, FINE, HALF, deviations, packed
 from normtune.heuristics.report.plane import SizePlane
 from normtune.kernels.box import EVERYWHERE, Box
 from normtune.kernels.config import Implementation
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
-from normtune.tests.heuristics.report.conftest import unpacked
 
 FEW, MANY, LONG = (Leaf(RMSNormConfig("row", 1, warps)) for warps in (1, 4, 16))
 TREE = Split("hidden", 512, Split("rows", 64, FEW, MANY), LONG)
@@ -116,15 +114,3 @@ def test_numbers_of_one_knob_are_groups_too() -> None:
     own = palette.colours(configs)
     assert [own[config].group for config in configs] == ["block_row 16", "block_row 2", "block_row 2"]
     assert [found.group for found in own.values()] == ["block_row 2", "block_row 2", "block_row 16"]
-
-
-def test_numbers_are_unpacked_as_they_were() -> None:
-    for values, unit in (([1.5, np.nan, -3.25, 700.0], 0.25), ([0], 1), ([np.nan], 1), ([5, 5, 5], 1)):
-        column = packed(values, unit)
-        assert unpacked(column, ALPHABET) == [None if math.isnan(value) else value for value in values]
-    assert not {*'"\\<>&'} & {*ALPHABET}
-    values = np.array([[0.0, 0.001, -0.05, 0.5, np.nan]])
-    codes = [ALPHABET.index(text) for text in deviations(values, 0.5)]
-    assert codes[-1] == len(ALPHABET) - 1
-    back = [FINE * math.sinh((code - HALF) / HALF * math.asinh(0.5 / FINE)) for code in codes[:-1]]
-    assert back == pytest.approx(values[0, :-1].tolist(), rel=0.15, abs=2e-4)
