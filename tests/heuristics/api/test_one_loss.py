@@ -40,7 +40,7 @@ def test_every_output_has_the_loss_of_the_header(partly: Evidence, spec, here) -
     assert decisions(loaded.header)[key].figures.loss == loss
     own = decisions(loaded.header)[share.donor].figures.loss
     assert f" at {own.problems + 21} of {own.problems + 35} shapes" in comment(loaded.header)
-    (shown,) = (one.content for one in maps_of(partly, loaded).devices[0].maps if one.dtype == "float16")
+    (shown,) = (one for of, one in maps_of(partly, loaded)[0].maps.items() if of.dtype == "float16")
     assert shown.loss._replace(mean=loss.mean) == loss  # a map has equal weights
     (function,) = (one for one in report("table.py", data=partly).devices[0].functions if one.title == str(key))
     assert ("", f"  timed {share_text}") in function.verdict
