@@ -149,7 +149,8 @@ def _plain_side(function: FunctionData, number: int) -> Mapping[str, Any]:
 
 def _columns(frame: pd.DataFrame) -> dict[str, Any]:
     """A frame as a list for each column, rounded; nan is null."""
-    return {name: json.loads(column.to_json(orient="values", double_precision=4)) for name, column in frame.items()}
+    columns = json.loads(frame.reset_index(drop=True).to_json(double_precision=4))
+    return {name: [*values.values()] for name, values in columns.items()}
 
 
 def _fewer_samples(fastest: pd.DataFrame, most: int) -> pd.DataFrame:

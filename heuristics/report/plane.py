@@ -121,7 +121,7 @@ class SizePlane(NamedTuple):
         """
         if any(isinstance(node, Split) and is_derived(node.axis) for node in nodes(tree)):
             tiles = self.tiles(shapes)
-            configs = [choose(tree, shape, self.axes) for shape in shapes]
+            configs = pd.Series([choose(tree, shape, self.axes) for shape in shapes])
             return tiles.assign(config=configs, z0=tiles["z"], z1=tiles["z"], border=False)[_COLUMNS]
         (left, right), (top, bottom) = self.domain(0), self.domain(1)
         rows = []
