@@ -1,5 +1,6 @@
 """The timing matrices of one device, with notes on the data that was left out."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,6 +9,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix, timing_matrix
 from normtune.heuristics.regret.specs import known
 from normtune.kernels.fingerprint import changed
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile.header import UNPAIRED
 from normtune.kernels.target import target_for
 from normtune.results.terminal import printable
@@ -20,11 +22,13 @@ if TYPE_CHECKING:
 _LEAST_NANOSECONDS = 200
 
 
-def matrices_of(current: "Evidence", device: "Device") -> tuple[list[TimingMatrix], list[str]]:
-    """Timing matrices of all operators, variants and dtypes with times, and a note for each without."""
+def matrices_of(
+    current: "Evidence", device: "Device", keys: Sequence[Key] | None = None
+) -> tuple[list[TimingMatrix], list[str]]:
+    """Timing matrices of keys with times, of all measured ones by default, and a note for each without."""
     target = target_for(device.target, device.sms)
     matrices, notes = [], []
-    for key in current.measured_keys():
+    for key in current.measured_keys() if keys is None else keys:
         spec = known(current, key)
         matrix = timing_matrix(current, spec, key, target) if spec else None
         if matrix:
