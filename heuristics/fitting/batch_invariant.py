@@ -197,12 +197,8 @@ def invariant_functions(
                 "measured at all numbers of rows"
             )
             continue
-        validated = fitted.validated()
         figures = _scored(case.matrix, fitted, fitted.tree)._replace(
-            limits=LIMITS,
-            cross_validated=validated.inside(1),
-            plain_validated=validated.plain_inside(1),
-            worst_validated=validated.worst_inside(1),
+            **fitted.validated().figures(1) | {"limits": LIMITS, "extrapolated": None}
         )
         invariant.append(FittedFunction(key, fitted.tree, function.dtypes, figures, beside=fitted.cost))
         for taker in shared:
