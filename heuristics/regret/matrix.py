@@ -139,23 +139,6 @@ class TimingMatrix:
             times=None,
         )
 
-    def of_problems(self, places: Sequence[int]) -> "TimingMatrix":
-        """The matrix of the problems with these indices only, with their weights."""
-        indices = list(places)
-        return replace(
-            self,
-            problems=tuple(self.problems[index] for index in indices),
-            regret=self.regret[indices],
-            usable=self.usable[indices],
-            rounds=self.rounds
-            and self.rounds._replace(labels=self.rounds.labels[indices], places=self.rounds.places[indices]),
-            weights=self.weight[indices],
-            excluded=None if self.excluded is None else self.excluded[indices],
-            untimed=None if self.untimed is None else self.untimed[indices],
-            luck=None if self.luck is None else self.luck[indices],
-            times=None,
-        )
-
     def within(self, cap: int) -> "TimingMatrix":
         """The matrix without entries whose regret exceeds `cap`, log_ppm, or is assumed."""
         return self.without(self.regret > cap if self.untimed is None else (self.regret > cap) | self.untimed)
