@@ -150,4 +150,6 @@ def diff(request: DiffRequest) -> Diff:
         return DeviceDiff(device, tuple(differences), (*outdated(part, current), *notes))
 
     devices = tuple(map(on, evidence.devices()))
-    return Diff((contenders[0].name, contenders[1].name), devices, tuple(weighting.notes()))
+    matrices = [one.matrix for part in devices for one in part.differences]
+    notes = weighting.notes([(matrix.key, matrix.problems) for matrix in matrices])
+    return Diff((contenders[0].name, contenders[1].name), devices, tuple(notes))

@@ -80,14 +80,13 @@ def fit(
     in_use = InUse(incumbents or replaced, options.baseline or "the table that it replaces", device, target)
     weighting = Weighting(options.weights)
 
-    def part_of(name: str) -> tuple[_OperatorFit, Weighting]:
-        return _part(data, spec_of(data, name), arguments, weighting, in_use), weighting
+    def part_of(name: str) -> _OperatorFit:
+        return _part(data, spec_of(data, name), arguments, weighting, in_use)
 
     counts = Counter(key.operator for key in data.function_keys())
     names, parts, done = sorted(counts), [], 0
-    for name, (part, of_process) in zip(names, in_order(part_of, names, _SECONDS * len(data.frame)), strict=True):
+    for name, part in zip(names, in_order(part_of, names, _SECONDS * len(data.frame)), strict=True):
         parts.append(part)
-        weighting.join(of_process)
         done += counts[name]
         if progress:
             progress(done, counts.total())
@@ -106,7 +105,7 @@ def fit(
         data=data_of(data, regime),
         software=data.runs[-1].software,
         fingerprints=by_function(data.fingerprints()),
-        notes=(*notes, *weighting.notes()),
+        notes=(*notes, *weighting.notes(shapes.items())),
         weights=options.weights,
         searched=tuple(line for part in parts for line in part.searched),
         compared={key: compared for part in parts for key, compared in part.compared.items()},
