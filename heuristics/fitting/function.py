@@ -5,6 +5,7 @@ First the optimum is found. Of the trees whose loss exceeds the optimum's by at 
 figures.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError
@@ -15,7 +16,7 @@ from normtune.heuristics.fitting.options import MOST_LEAVES
 from normtune.heuristics.fitting.result import FittedFunction, SmallerTree
 from normtune.heuristics.regret.fixed_log import ratio
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, least_worst, losses
+from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, losses
 from normtune.heuristics.solver.cross_validation import BETWEEN, MAX_LEAVES, Validated, cross_validated, most_leaves
 from normtune.heuristics.solver.crossing import crossed
 from normtune.heuristics.solver.optimum import Optima
@@ -117,11 +118,14 @@ def no_tree(case: Case, most: int) -> str:
     """The message for a case without a tree, with advice."""
     name, count = case.key, counted_leaves(most)
     if case.options.cap is not None:
-        least = least_worst(case.matrix, case.legality, most, case.options.max_configs)
-        if least is not None:
+        without_cap = replace(case, options=replace(case.options, max_slowdown=None))
+        # A cap forbids configs without a time, too.
+        timed = replace(case.matrix, untimed=None)
+        tree = conditioned(without_cap, timed, most, most).optima.tree(most)
+        if tree is not None and (loss := figures.of_tree(timed, tree)):
             return (
                 f"no table of at most {count} keeps every shape of {name} within {case.options.max_slowdown:g} times "
-                f"its best: {ratio(least, up=True)} is possible; allow it with --max-slowdown, or more leaves"
+                f"its best: {ratio(loss.worst, up=True)} is possible; allow it with --max-slowdown, or more leaves"
             )
     return (
         f"no table of at most {count} covers {name}: no config is legal or was measured in so large regions; allow "
