@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.benchmarks.lib.some_problems import of_problems
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import FULL_SPACE, foreign
 from normtune.heuristics.fitting.case import FitArguments
@@ -79,7 +80,7 @@ def measured(part: Part, candidates: Candidates) -> tuple[TimingMatrix, int]:
             timed[index] = part.matrix.usable[index] & [config in own for config in part.matrix.configs]
     rows, columns = np.flatnonzero(timed.any(axis=1)), np.flatnonzero(timed.any(axis=0))
     known = {part.matrix.configs[column] for column in columns}
-    matrix, timed = part.matrix.of_problems(rows.tolist()).of_configs(known), timed[np.ix_(rows, columns)]
+    matrix, timed = of_problems(part.matrix, rows.tolist()).of_configs(known), timed[np.ix_(rows, columns)]
     legal = [
         [spec.is_legal(config, Problem(matrix.key, *shape), part.target) for config in matrix.configs]
         for shape in matrix.problems

@@ -47,7 +47,7 @@ def choices(table: normtune.Table, evidence: Any) -> pd.DataFrame:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.py"
         table.save(path)
-        return normtune.show_map(evidence, table=path).frame().set_index(SHAPE)[["config", "loss"]]
+        return normtune.show_map(evidence, table=path).set_index(SHAPE)[["config", "loss"]]
 
 
 def splits(tree: Any, frame: pd.DataFrame) -> Iterator[tuple[str, int, int]]:

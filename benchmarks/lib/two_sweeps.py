@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from normtune.benchmarks.lib.some_problems import of_problems
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit, used
@@ -172,7 +173,7 @@ def _matrix(evidence: Evidence, key: Key, options: FitOptions) -> TimingMatrix:
 
 def _at(matrix: TimingMatrix, shapes: set[Shape]) -> TimingMatrix:
     """The matrix of some of its shapes."""
-    return matrix.of_problems([index for index, shape in enumerate(matrix.problems) if shape in shapes])
+    return of_problems(matrix, [index for index, shape in enumerate(matrix.problems) if shape in shapes])
 
 
 def _scored(matrix: TimingMatrix, *trees: Tree) -> int:

@@ -15,7 +15,6 @@ from normtune.heuristics.comparing.contenders import contender
 from normtune.heuristics.comparing.difference import Difference, difference
 from normtune.heuristics.comparing.options import DiffRequest
 from normtune.heuristics.comparing.report import GAINS, difference_lines, summary_lines, verdict_lines
-from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.build import matrices_of, outdated
 from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.regret.specs import spec_of
@@ -147,9 +146,10 @@ def diff(request: DiffRequest) -> Diff:
         for unweighted in matrices:
             spec = spec_of(current, unweighted.key.operator)
             matrix = weighting.weighted(spec, unweighted)
-            best = best_times(current, matrix).best
-            differences.append(difference(spec, matrix, target, *contenders, best))
+            differences.append(difference(spec, matrix, target, *contenders))
         return DeviceDiff(device, tuple(differences), (*outdated(part, current), *notes))
 
     devices = tuple(map(on, evidence.devices()))
-    return Diff((contenders[0].name, contenders[1].name), devices, tuple(weighting.notes()))
+    matrices = [one.matrix for part in devices for one in part.differences]
+    notes = weighting.notes([(matrix.key, matrix.problems) for matrix in matrices])
+    return Diff((contenders[0].name, contenders[1].name), devices, tuple(notes))

@@ -14,7 +14,6 @@ import pandas as pd
 
 from normtune.errors import UsageError
 from normtune.heuristics.fitting import baseline as baselines
-from normtune.heuristics.fitting.baseline import Incumbents
 from normtune.heuristics.fitting.options import FitKeywords, FitOptions
 from normtune.heuristics.fitting.pipeline import Progress, used
 from normtune.heuristics.fitting.pipeline import fit as fit_evidence
@@ -38,7 +37,7 @@ from normtune.results.elsewhere import Elsewhere
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.dataframe import evidence_of
 from normtune.results.exchange.parquet_csv import write_parquet
-from normtune.results.options import keywords_of, option
+from normtune.results.options import keyword, keywords_of, option
 from normtune.results.parallel.cluster_maps import on_cluster
 from normtune.results.records import Device
 from normtune.results.regimes import in_regime
@@ -215,6 +214,9 @@ class FitRequest(FitKeywords, Elsewhere):
         "A table's file, which the new table is compared with, as where `fit` replaces a table."
     )
     ray: str | None = option("Fit on the CPUs of a Ray cluster: `auto`, `HOST:PORT` or `local`.")
+    progress: Progress | None = keyword(
+        "Receives the numbers of fitted functions and of all, after each operator. Default: nobody."
+    )
 
 
 @keywords_of(FitRequest)
@@ -247,19 +249,7 @@ def fit(request: FitRequest) -> Table:
     incumbents = None if options.baseline is None else baselines.baseline(options.baseline, Path())
     replaced = None if request.replaces is None else baselines.of_file(request.replaces)
     with cluster:
-        return fitted(evidence, options, source, incumbents, replaced)
-
-
-def fitted(
-    evidence: Evidence,
-    options: FitOptions,
-    source: str,
-    incumbents: Incumbents | None = None,
-    replaced: Incumbents | None = None,
-    progress: Progress | None = None,
-) -> Table:
-    """The same as `fit`, of loaded measurements of one GPU; the last three arguments as in `pipeline.fit`."""
-    result = fit_evidence(evidence, options, incumbents=incumbents, replaced=replaced, progress=progress)
+        result = fit_evidence(evidence, options, incumbents=incumbents, replaced=replaced, progress=request.progress)
     return Table(
         device=result.device,
         options=options,

@@ -5,12 +5,10 @@ the data of charts; nothing is printed.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import pandas as pd
 
 from normtune.errors import UsageError
 from normtune.heuristics.comparing.contenders import Side, side
@@ -20,16 +18,15 @@ from normtune.heuristics.fitting import baseline as baselines
 from normtune.heuristics.fitting import figures
 from normtune.heuristics.fitting.baseline import DEFAULT_RULE, Incumbents
 from normtune.heuristics.fitting.figures import Figures
-from normtune.heuristics.fitting.in_use import InUse
+from normtune.heuristics.fitting.in_use import Compared, InUse
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.result import Fit
-from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.build import matrices_of, outdated
-from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
+from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.regret.specs import spec_of
 from normtune.heuristics.report import images
-from normtune.heuristics.report.function_data import PHASES, DeviceReport, function_data
+from normtune.heuristics.report.function_data import DeviceReport, function_data
 from normtune.heuristics.report.notebook import shown
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.writing import named_files
@@ -46,19 +43,17 @@ from normtune.kernels.tablefile.header import Header
 from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.tablefile.locate import load_table, quoted
 from normtune.kernels.tablefile.tree import Tree, choose, distinct, leaves
-from normtune.kernels.target import Target, target_for
+from normtune.kernels.target import Target
 from normtune.results.atomic import replaced
 from normtune.results.evidence import Evidence
 from normtune.results.options import as_names, keywords_of, option
-from normtune.results.records import UNKNOWN_START, Device, Run
+from normtune.results.records import UNKNOWN_START, Device
 from normtune.results.source import NOTHING, Measured, Selection, data_option
 
 if TYPE_CHECKING:
     from normtune.heuristics.report.theme import Spec
 
 Announce = Callable[[str], None]
-# Seconds of a run that can be true: a month.
-_LONGEST = 30 * 24 * 3600
 _FITTED = "fitted table"
 
 
@@ -215,68 +210,62 @@ def _on(
         options = FitOptions(regime=part.regimes()[0])
         announce(f"fitting {len(part.frame)} measurements; a TABLE is shown at once")
         return _of_fit(part, fit(part, options))
-    known = decisions(table.header)
+    known = {key: entry.figures for key, entry in decisions(table.header).items()}
     in_use = InUse(_baseline(table.header), "", device, device.as_target())
     notes = [f"A is {sides[0].name}, B is {other.name}" for other in sides[1:]]
-
-    def verdict(matrix: TimingMatrix, current: Evidence, tree: Tree) -> list[tuple[str, str]]:
-        spec, loss = spec_of(current, matrix.key.operator), figures.of_tree(matrix, tree)
-        if loss is None:
-            return [("", f"no measured shape has a time of its config, of {len(matrix.problems)}")]
-        entry = known.get(matrix.key)
-        numbers = entry.figures if entry else Figures(leaves(tree), leaves(tree), len(distinct(tree)), loss, 0)
-        numbers = numbers._replace(leaves=leaves(tree), loss=loss, slower=None)
-        rows = [("", f"{regions_of(numbers)} of shapes"), *verdict_rows(numbers, in_use.compared(spec, matrix, tree))]
-        for other in sides[1:]:
-            best = best_times(current, matrix).best
-            compared = difference(spec, matrix, device.as_target(), sides[0], other, best)
-            first, *rest = (line.strip() for line in verdict_lines(compared, device.l2_bytes))
-            rows += [("A and B", first.partition(": ")[2]), *(("", line) for line in rest)]
-        return rows
-
-    searched = (*table.header.searched, *notes)
-    return _device(part, device, sides, verdict, searched)
+    return _device(part, device, sides, known, in_use.compared, (*table.header.searched, *notes))
 
 
 def _of_fit(part: Evidence, fit: Fit) -> DeviceReport:
     trees = {key: function.tree for function in fit.functions for key in function.served}
     trees |= {share.key: trees[share.donor] for share in fit.shared}
-    numbers = fit.with_data()
 
     def answer(problem: Problem, target: Target) -> Config | None:
         tree = trees.get(function_key(problem.key))
         return None if tree is None else choose(tree, problem.function_shape, axes_of(problem.key.family))
 
-    def verdict(matrix: TimingMatrix, current: Evidence, tree: Tree) -> list[tuple[str, str]]:
-        own = numbers[matrix.key]
-        return [("", f"{regions_of(own)} of shapes"), *verdict_rows(own, fit.compared[matrix.key])]
+    def compared(spec: OperatorSpec, matrix: TimingMatrix, tree: Tree) -> Compared:
+        return fit.compared[matrix.key]
 
-    side = Side(_FITTED, answer, lambda key, target: trees.get(key))
-    return _device(part, fit.device, [side], verdict, (*fit.notes, *fit.searched))
+    sides = [Side(_FITTED, answer, trees.get)]
+    return _device(part, fit.device, sides, fit.with_data(), compared, (*fit.notes, *fit.searched))
 
 
 def _device(
     part: Evidence,
     device: Device,
     sides: Sequence[Side],
-    verdict: Callable[[TimingMatrix, Evidence, Tree], list[tuple[str, str]]],
+    known: Mapping[Key, Figures],
+    compared: Callable[[OperatorSpec, TimingMatrix, Tree], Compared],
     notes: Sequence[str],
 ) -> DeviceReport:
-    """The report of one device: of each of its functions that the first side answers."""
+    """The report of one device: of each of its functions that the first side answers.
+
+    `known` are the figures of a fit, and `compared` compares a tree with what is launched without it.
+    """
     current, target = part.current(), device.as_target()
-    matrices, left_out = matrices_of(current, device)
+    matrices, left_out = matrices_of(current, device, current.function_keys())
     told, functions = [*dict.fromkeys((*notes, *outdated(part, current), *left_out))], []
-    for key, matrix in _by_function(current, matrices, device).items():
-        tree = sides[0].tree(key, target)
+    for matrix in matrices:
+        key, spec = matrix.key, spec_of(current, matrix.key.operator)
+        tree = sides[0].tree(key)
         if tree is None:
             told.append(f"{sides[0].name} has no function for {key}")
             continue
-        rows, spec = verdict(matrix, current, tree), spec_of(current, key.operator)
-        functions.append(function_data(spec, matrix, current, target, sides, _rivals(spec), rows))
+        rows = [("", f"no measured shape has a time of its config, of {len(matrix.problems)}")]
+        if loss := figures.of_tree(matrix, tree):
+            numbers = known.get(key) or Figures(leaves(tree), leaves(tree), len(distinct(tree)), loss, 0)
+            numbers = numbers._replace(leaves=leaves(tree), loss=loss)
+            rows = [("", f"{regions_of(numbers)} of shapes"), *verdict_rows(numbers, compared(spec, matrix, tree))]
+            for other in sides[1:]:
+                lines = verdict_lines(difference(spec, matrix, target, sides[0], other), device.l2_bytes)
+                first, *rest = map(str.strip, lines)
+                rows += [("A and B", first.partition(": ")[2]), *(("", line) for line in rest)]
+        functions.append(function_data(spec, matrix, target, sides, _rivals(spec), rows))
     newest = current.runs[-1].started if current.runs else UNKNOWN_START
     date = "" if newest == UNKNOWN_START else f", {newest[:10]}"
     label = f"{device.label}, {device.target}, {device.sms} SMs: {len(current.frame)} measurements{date}"
-    return DeviceReport(label, tuple(functions), _runs(current.runs), tuple(told))
+    return DeviceReport(label, tuple(functions), tuple(told))
 
 
 def _rivals(spec: OperatorSpec) -> list[Side]:
@@ -289,30 +278,7 @@ def _rivals(spec: OperatorSpec) -> list[Side]:
     return [*map(side, RULES), *default, *(Side(name, always(Implementation(name))) for name in spec.implementations)]
 
 
-def _by_function(current: Evidence, matrices: Sequence[TimingMatrix], device: Device) -> dict[Key, TimingMatrix]:
-    """The matrix of each function; that of one with three sizes has the problems of all its third ones."""
-    found: dict[Key, TimingMatrix] = {}
-    for matrix in matrices:
-        key = function_key(matrix.key)
-        if key not in found:
-            spec, target = spec_of(current, matrix.key.operator), target_for(device.target, device.sms)
-            found[key] = matrix if key == matrix.key else timing_matrix(current, spec, key, target) or matrix
-    return found
-
-
 def _baseline(header: Header) -> Incumbents | None:
     """The baseline of a table's fit if it is a rule; the files of others are theirs."""
     name = command_of(header).fit_options().baseline
     return baselines.baseline(name, Path()) if name in baselines.NAMES else None
-
-
-def _runs(runs: Sequence[Run]) -> pd.DataFrame:
-    """Seconds of each run by what they were for, as its protocol says, which may be a stranger's."""
-    rows = []
-    for run in runs:
-        spent = run.protocol.get("seconds")
-        for order, (phase, seconds) in enumerate(spent.items() if isinstance(spent, dict) else ()):
-            if phase in PHASES and isinstance(seconds, int | float) and 0 <= seconds < _LONGEST:
-                about = f"{run.protocol.get('strategy', 'unknown strategy')}, {run.id[:8]}"
-                rows.append((run.started.replace("T", " ")[:16], phase, order, float(seconds), about))
-    return pd.DataFrame(rows, columns=["run", "phase", "order", "seconds", "about"])

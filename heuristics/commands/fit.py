@@ -5,6 +5,8 @@ In: its options. Out: figures on the terminal, and tables. `api.fit` and `writin
 """
 
 import os
+from contextlib import suppress
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -20,7 +22,6 @@ from normtune.results.terminal import note, say, say_json, tell
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from normtune.heuristics.fitting.baseline import Incumbents
     from normtune.kernels.tablefile.header import Gpu
     from normtune.results.evidence import Evidence
 
@@ -95,7 +96,6 @@ def fit(
     Writes nothing without --out, --install or --like.
     """
     from normtune.heuristics.api import fit as api
-    from normtune.heuristics.fitting.baseline import baseline as in_use
     from normtune.heuristics.writing import report, write
     from normtune.heuristics.writing.emit import gpu_of
 
@@ -105,13 +105,11 @@ def fit(
     if as_json and details:
         raise UsageError("--json and --details are both given: leave one out")
     options = FitOptions(**chosen)
-    incumbents = None if options.baseline is None else in_use(options.baseline, Path())
     if like is None:
         wanted = _wanted(store, options, out, evidence)
     else:
         wanted = _like(like, store, options, out, evidence, install)
         options = wanted.options
-        incumbents = None if options.baseline is None else in_use(options.baseline, Path())
     parts = _parts(wanted, install, force)
     if options.baseline is not None:
         _check_stays(options.baseline, parts)
@@ -119,7 +117,8 @@ def fit(
     for part in parts:
         note(f"fitting {len(part.evidence.frame)} measurements")
         replaced = _replaced(part) if options.baseline is None else None
-        tables.append(api.fitted(part.evidence, options, wanted.source, incumbents, replaced, _progress))
+        table = api.fit(part.evidence, **vars(options), replaces=replaced, progress=_progress)
+        tables.append(replace(table, source=wanted.source))
     # All files are written before the first line, because a reader of the lines may stop.
     written: list[list[str]] = []
     plain: list[dict[str, Any]] = []
@@ -207,14 +206,15 @@ def _progress(done: int, count: int) -> None:
         note(f"{done} of {count} functions fitted")
 
 
-def _replaced(part: _DeviceFiles) -> "Incumbents | None":
+def _replaced(part: _DeviceFiles) -> Path | None:
     """The replaced file, if it is a table."""
     from normtune.heuristics.fitting.baseline import of_file
 
-    try:
-        return next((of_file(path) for path in part.replaced), None)
-    except UsageError:
-        return None
+    with suppress(UsageError):
+        for path in part.replaced:
+            of_file(path)
+            return path
+    return None
 
 
 def _check_stays(baseline: str, parts: "Sequence[_DeviceFiles]") -> None:

@@ -36,7 +36,7 @@ def report(
     """Write a page about a table and its measurements, for a browser.
 
     It is one HTML file that needs no network. It has the verdict, and for each operator and dtype maps of configs,
-    speed-up over rules and other tables, time over a copy, losses, samples, and what the sweep did with its time. Needs
+    speed-up over rules and other tables, time over a copy, losses, samples, and how many configs were timed. Needs
     `pip install 'normtune[report]'`.
     """
     from normtune.heuristics.api.report import check_page

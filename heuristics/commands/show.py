@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normtune.kernels.key import family_of
 from normtune.kernels.problem import axes_of
 from normtune.results.commands import ReadOption, with_options
 from normtune.results.source import NOTHING, Selection
@@ -20,7 +19,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from normtune.heuristics.api.maps import ConfigMap, Maps
+    from normtune.heuristics.api.maps import DeviceMaps
+    from normtune.heuristics.showing.config_map import BestMap
+    from normtune.kernels.key import Key
     from normtune.results.records import Device
 
 _WORST = 5
@@ -53,18 +54,18 @@ def show(
     if evidence.frame.empty:
         say(NOTHING)
     else:
-        _show_maps(maps_of(evidence, loaded))
+        _show_maps(maps_of(evidence, loaded), loaded.source if loaded else None)
 
 
-def _show_maps(maps: "Maps") -> None:
+def _show_maps(parts: "Sequence[DeviceMaps]", table: Path | None) -> None:
     from normtune.results.terminal import console
 
     screen = console()
-    for number, part in enumerate(maps.devices):
+    for number, part in enumerate(parts):
         _print_head(screen, number, part.device, part.measurements, part.notes)
-        for config_map in part.maps:
-            _print_map(screen, config_map, maps.table)
-        if part.maps and not maps.table:
+        for key, content in part.maps.items():
+            _print_map(screen, key, content, table)
+        if part.maps and not table:
             screen.print(f"\n{_COUNTS}", soft_wrap=True)
 
 
@@ -79,21 +80,19 @@ def _print_head(screen: "Console", number: int, device: "Device", measurements: 
         screen.print(line, soft_wrap=True)
 
 
-def _print_map(screen: "Console", config_map: "ConfigMap", table: Path | None) -> None:
+def _print_map(screen: "Console", key: "Key", content: "BestMap | None", table: Path | None) -> None:
     from normtune.heuristics.regret.fixed_log import percent
     from normtune.heuristics.showing.config_map import legend_lines, map_lines
     from normtune.heuristics.writing.entries import timed_share
     from normtune.results.terminal import map_columns
 
     screen.print()
-    name, content = f"{config_map.operator} {config_map.dtype}", config_map.content
     if content is None:
-        screen.print(f"{name}: {table} has no function for it", soft_wrap=True)
+        screen.print(f"{key}: {table} has no function for it", soft_wrap=True)
         return
     shown = f"the configs of {table.name}" if table else "the best config"
-    screen.print(f"{name}: {shown} (1k = 1024)", style="bold", soft_wrap=True)
-    axes = axes_of(family_of(config_map.operator.partition(":")[0]))
-    for line in (*map_lines(content, map_columns(screen), axes), *legend_lines(content)):
+    screen.print(f"{key}: {shown} (1k = 1024)", style="bold", soft_wrap=True)
+    for line in (*map_lines(content, map_columns(screen), axes_of(key.family)), *legend_lines(content)):
         screen.print(line, soft_wrap=True)
     if loss := content.loss:
         losses = f"loses {percent(loss.plain)} on average, {percent(loss.worst, 1)} at worst"

@@ -22,12 +22,12 @@ class Side(NamedTuple):
     Attributes:
         name: for messages.
         choose: the config for a problem and a target; None without an answer.
-        tree: the tree for a key and a target; None without one, as for most rules.
+        tree: the tree of a table for a key; None without one, as for rules.
     """
 
     name: str
     choose: Callable[[Problem, Target], Config | None]
-    tree: Callable[[Key, Target], Tree | None] = lambda key, target: None
+    tree: Callable[[Key], Tree | None] = lambda key: None
 
 
 def side(text: str) -> Side:
@@ -37,8 +37,7 @@ def side(text: str) -> Side:
         UsageError: none of them exists, or the file is not a table.
     """
     if text in RULES:
-        rule = RULES[text]
-        return Side(text, rule.choose, lambda key, target: rule.tree(key.operator))
+        return Side(text, RULES[text].choose)
     path: str | Path = text
     if not os.path.lexists(text):
         named = by_name()
@@ -67,7 +66,7 @@ def _table(path: str | Path, name: str) -> Side:
         answer = table.function(problem.key)
         return answer(*problem.shape) if answer else None
 
-    def tree(key: Key, target: Target) -> Tree | None:
+    def tree(key: Key) -> Tree | None:
         return next((table.trees[name] for name in key.names if name in table.trees), None)
 
     return Side(name, choose, tree)

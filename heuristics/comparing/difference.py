@@ -1,48 +1,28 @@
 """Shapes at which two tables or rules choose different configs, with the losses of both and the gain of one.
 
-Each shape belongs to one of three parts: launch bound, memory bound, or neither. The edges of the rectangles in which
-the sides differ are the thresholds of their trees. Most rules have no tree: against them each leaf of the table is a
-rectangle.
+Each shape belongs to one of three parts: launch bound, memory bound, or neither.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normtune.heuristics.comparing.contenders import Side
 from normtune.heuristics.comparing.gains import Gain, Pair, gain
 from normtune.heuristics.fitting.figures import Loss, of_configs, summarise
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.heuristics.rules.rule import Autotuned
-from normtune.kernels.box import Box
 from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem, Shape
-from normtune.kernels.tablefile.tree import Tree, regions
 from normtune.kernels.target import Target
 
 # With fewer bytes no config gets near the time of a copy: the time is mostly the launch.
 LAUNCH_BYTES = 1 << 20
 PARTS = (0, 1, 2)
-
-
-class Differing(NamedTuple):
-    """A box in which two sides choose differently.
-
-    Attributes:
-        box: the shapes.
-        first, second: the config of each side in the box; None for a rule.
-    """
-
-    box: Box
-    first: Config | None
-    second: Config | None
 
 
 class SideAnswer(NamedTuple):
@@ -61,20 +41,6 @@ class SideAnswer(NamedTuple):
     tuned: tuple[int, int] | None = None
 
 
-class Change(NamedTuple):
-    """A rectangle in which two sides choose differently.
-
-    Attributes:
-        where: the edges and the configs.
-        shapes: the measured shapes in it with different launches.
-        gain: of the first over the second at shapes with times of both; None without such shapes.
-    """
-
-    where: Differing
-    shapes: tuple[Shape, ...]
-    gain: Gain | None
-
-
 @dataclass(frozen=True)
 class Difference:
     """Two sides on the problems of a timing matrix.
@@ -84,20 +50,14 @@ class Difference:
         names: of the two sides.
         choices: for each side the answer for each problem, in the order of the matrix.
         same: the shapes at which both have the same launch.
-        best: int64 (problems,), ns, the best time of each problem.
         parts: the part of each problem, from `part_of`.
-        whole: all shapes that the operator takes.
-        boxes: the rectangles in which the sides choose differently.
     """
 
     matrix: TimingMatrix
     names: tuple[str, str]
     choices: tuple[tuple[SideAnswer, ...], tuple[SideAnswer, ...]]
     same: frozenset[Shape]
-    best: NDArray[np.int64]
     parts: tuple[int, ...]
-    whole: Box
-    boxes: tuple[Differing, ...] = ()
 
     @cached_property
     def pairs(self) -> dict[Shape, tuple[SideAnswer, SideAnswer]]:
@@ -124,7 +84,13 @@ class Difference:
 
     def gain(self, bounded: int | None = None) -> Gain | None:
         """Gain of the first over the second at the same shapes."""
-        return self._gain(self.within(bounded))
+        pairs = []
+        for index in self.within(bounded):
+            first, second = (choices[index].column for choices in self.choices)
+            if first is None or second is None:
+                raise AssertionError("a config with a time has a column")
+            pairs.append(Pair(index, first, second))
+        return gain(self.matrix, pairs)
 
     def faster(self, bounded: int | None = None) -> float | None:
         """How much longer the second takes over the shapes of a part, or all: the main figure of a comparison.
@@ -159,36 +125,9 @@ class Difference:
         timed.sort(key=lambda entry: (-entry[2], entry[0]))
         return [(shape, pair) for shape, pair, _ in timed[:count]]
 
-    @cached_property
-    def changes(self) -> tuple[Change, ...]:
-        """Rectangles with different choices, by their total gain, the largest first; rectangles without times last."""
-        result, timed = [], {*self.timed}
-        for differing in self.boxes:
-            inside = [index for index, shape in enumerate(self.matrix.problems) if differing.box.holds(shape)]
-            indices = [index for index in inside if self.matrix.problems[index] not in self.same]
-            if inside and not indices:
-                continue
-            gained = self._gain([index for index in indices if index in timed])
-            result.append(Change(differing, tuple(self.matrix.problems[index] for index in indices), gained))
-        return tuple(sorted(result, key=_rank))
-
     def within(self, bounded: int | None) -> list[int]:
         """The problems at which both have a time, all or those of one part."""
         return [index for index in self.timed if bounded in (None, self.parts[index])]
-
-    def _gain(self, indices: Sequence[int]) -> Gain | None:
-        pairs = []
-        for index in indices:
-            first, second = (choices[index].column for choices in self.choices)
-            if first is None or second is None:
-                raise AssertionError("a config with a time has a column")
-            pairs.append(Pair(index, first, second))
-        return gain(self.matrix, self.best, pairs)
-
-
-def _rank(change: Change) -> tuple[bool, float, Differing]:
-    gained = change.gain
-    return gained is None, -gained.log.mean * gained.weight if gained else 0.0, change.where
 
 
 def difference(
@@ -197,11 +136,10 @@ def difference(
     target: Target,
     first: Side | Autotuned,
     second: Side | Autotuned,
-    best: NDArray[np.int64],
 ) -> Difference:
     """Compare two sides on the problems of an operator's matrix with the weights of its problems.
 
-    `target` has the measured device's last-level cache; `best` is int64 (problems,), ns, the best time of each problem.
+    `target` has the measured device's last-level cache.
     """
     lookup = Answers(spec, matrix, target)
     choices: tuple[list[SideAnswer], list[SideAnswer]] = ([], [])
@@ -215,11 +153,9 @@ def difference(
         if launches[0] is not None and launches[0] == launches[1]:
             same.add(shape)
         parts.append(part_of(spec, problem, target.l2_bytes))
-    left, right = (side.tree(matrix.key, target) if isinstance(side, Side) else None for side in (first, second))
-    boxes = tuple(rectangles(left, right, spec.whole))
     names = first.name, second.name
     both = tuple(choices[0]), tuple(choices[1])
-    return Difference(matrix, names, both, frozenset(same), best, tuple(parts), spec.whole, boxes)
+    return Difference(matrix, names, both, frozenset(same), tuple(parts))
 
 
 def parts_of(comparison: Difference) -> list[int]:
@@ -296,40 +232,3 @@ def part_name(which: int, l2_bytes: int) -> str:
     """Name of a part by the bytes that are moved."""
     cache = f"{l2_bytes / (1 << 20):g} MB"
     return ("to 1 MB moved", f"1 to {cache}", f"over {cache}, the L2")[which]
-
-
-def rectangles(first: Tree | None, second: Tree | None, whole: Box) -> list[Differing]:
-    """Rectangles in which the configs of two trees differ, over all legal shapes, merged greedily.
-
-    A rule has the tree None. The order is by size, the last axis first; empty if both are rules.
-    """
-    if first is None and second is None:
-        return []
-    parts = ([(None, whole)] if tree is None else list(regions(tree, whole)) for tree in (first, second))
-    boxes = [
-        Differing(box.overlap(other), config, other_config)
-        for (config, box), (other_config, other) in product(*parts)
-        if config != other_config and not box.overlap(other).is_empty
-    ]
-    return sorted(_joined(boxes), key=lambda part: [interval.least for interval in reversed(part.box)])
-
-
-def _joined(boxes: Sequence[Differing]) -> list[Differing]:
-    """The rectangles, with those of equal configs merged as long as two share a whole edge."""
-    groups: dict[tuple[Config | None, Config | None], list[Differing]] = {}
-    for part in boxes:
-        group = groups.setdefault((part.first, part.second), [])
-        while (pair := next(((other, both) for other in group if (both := _join(part, other))), None)) is not None:
-            group.remove(pair[0])
-            part = pair[1]
-        group.append(part)
-    return [part for group in groups.values() for part in group]
-
-
-def _join(one: Differing, other: Differing) -> Differing | None:
-    """The union of two boxes if one continues the other along an axis, else None."""
-    for low, high in ((one, other), (other, one)):
-        unlike = [(left, right) for left, right in zip(low.box, high.box, strict=True) if left != right]
-        if len(unlike) == 1 and unlike[0][0].most + 1 == unlike[0][1].least:
-            return low._replace(box=low.box.with_interval(unlike[0][0]._replace(most=unlike[0][1].most)))
-    return None

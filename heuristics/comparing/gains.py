@@ -62,18 +62,17 @@ class Pair(NamedTuple):
     second: int
 
 
-def gain(matrix: TimingMatrix, best: NDArray[np.int64], pairs: Sequence[Pair]) -> Gain | None:
+def gain(matrix: TimingMatrix, pairs: Sequence[Pair]) -> Gain | None:
     """The gain over some shapes; None without shapes.
 
     Shapes with fewer than two common blocks are left out. If no shape has two, the gain comes from the regrets, without
     an interval.
 
     Args:
-        matrix: the times; both configs of each pair are usable.
-        best: int64 (problems,), ns, the best time of each problem.
+        matrix: the times, with those in nanoseconds; both configs of each pair are usable.
         pairs: the shapes.
     """
-    if not pairs:
+    if not pairs or matrix.times is None:
         return None
     blocks = [_blocks(matrix, pair) for pair in pairs]
     paired = any(len(ratios) > 1 for ratios in blocks)
@@ -81,7 +80,7 @@ def gain(matrix: TimingMatrix, best: NDArray[np.int64], pairs: Sequence[Pair]) -
     logs, saved = [], []
     for pair, of_blocks in kept:
         first, second = (float(matrix.regret[pair.problem, column]) for column in (pair.first, pair.second))
-        microseconds = best[pair.problem] / 1000 * math.exp(first / MILLION)
+        microseconds = matrix.times.best[pair.problem] / 1000 * math.exp(first / MILLION)
         ratios = of_blocks if paired else np.array([second - first])
         logs.append(ratios)
         saved.append(microseconds * np.expm1(ratios / MILLION))

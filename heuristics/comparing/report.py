@@ -6,7 +6,7 @@ A is the first side.
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from normtune.heuristics.comparing.difference import Change, Difference, SideAnswer, part_name, parts_of
+from normtune.heuristics.comparing.difference import Difference, SideAnswer, part_name, parts_of
 from normtune.heuristics.comparing.gains import CONFIDENCE, ConfidenceInterval, Gain
 from normtune.heuristics.regret.fixed_log import percent, ratio_in_words
 from normtune.heuristics.showing.config_map import NEAR, NONE, has_gaps, plane_lines, short_name
@@ -16,7 +16,6 @@ from normtune.kernels.problem import Shape
 # Shapes that a verdict names, and those that lose most.
 NAMED = 8
 WORST = 5
-CHANGES = 12
 SAME, EVEN, FIRST, SECOND, UNTIMED, SILENT = "=", "~", "A", "B", "?", "-"
 GAINS = (
     "Gains are of A instead of B, below 0 where A is slower; "
@@ -101,7 +100,6 @@ def difference_lines(comparison: Difference, columns: int, l2_bytes: int, markdo
     sections = (
         _table(("", "shapes", *_LOSSES), parts, markdown) if parts else (),
         _missing(comparison, markdown),
-        _changes(comparison, markdown),
         _map(comparison, columns, markdown),
         *(_worst(comparison, which, markdown) for which in (0, 1)),
     )
@@ -178,49 +176,6 @@ def _partly_timed(tuned: Sequence[tuple[int, int, int] | None], which: int, mark
         return None
     text = f"picks only among timed configs: all of its list at {whole} of {lists} shapes, so it may do better"
     return f"{'- ' * markdown}{(FIRST, SECOND)[which]} {text}"
-
-
-def _changes(comparison: Difference, markdown: bool) -> Iterator[str]:
-    scored = [change for change in comparison.changes if change.gain]
-    if not scored:
-        return
-    totals = {change: abs(change.gain.log.mean * change.gain.weight) for change in scored if change.gain}
-    heavy = sorted(scored, key=lambda change: -totals[change])[:CHANGES]
-    yield from ["Regions with different configs, the largest total gain first:", *[""] * markdown]
-    rows = [
-        (
-            *(
-                _range(*interval[1:], end.most)
-                for interval, end in zip(change.where.box, comparison.whole, strict=True)
-            ),
-            str(len(change.shapes)),
-            *_gained(change.gain),
-            *(_config(comparison, change, which) for which in (0, 1)),
-        )
-        for change in scored
-        if change in heavy
-    ]
-    yield from _table((*comparison.whole.axes, "shapes", "faster", "us a call", "A", "B"), rows, markdown)
-    rest, silent = len(scored) - len(heavy), len(comparison.changes) - len(scored)
-    others = [f"{rest} more of less weight"] * bool(rest) + [f"{silent} without times of both"] * bool(silent)
-    if others:
-        yield from [*[""] * markdown, f"and {' and '.join(others)}"]
-
-
-def _range(least: int, most: int, end: int) -> str:
-    """An interval as text, `any` without a bound."""
-    if least == most:
-        return str(least)
-    if most >= end:
-        return "any" if least == 1 else f"from {least}"
-    return f"to {most}" if least == 1 else f"{least} to {most}"
-
-
-def _config(comparison: Difference, change: Change, which: int) -> str:
-    """The config of a side in a rectangle; for a rule with several configs, their number."""
-    config = (change.where.first, change.where.second)[which]
-    configs = {config} if config else {comparison.pairs[shape][which].config for shape in change.shapes} - {None}
-    return _short(next(iter(configs))) if len(configs) == 1 else f"{len(configs)} configs"
 
 
 def _short(config: Config | None) -> str:

@@ -15,7 +15,7 @@ with bounds at the others, up to 77 times the time, it would be 20 %.)
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from normtune.heuristics.fitting.function import figures_of, least_measured
 from normtune.heuristics.fitting.options import MOST_LEAVES
 from normtune.heuristics.fitting.result import FittedFunction, Shared
 from normtune.heuristics.fitting.sharing import extra
-from normtune.heuristics.regret.best_times import BestTimes, best_times
 from normtune.heuristics.regret.fixed_log import log_ppm
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
@@ -37,9 +36,6 @@ from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.solver.strips import Strips
 from normtune.kernels.problem import AXES, Problem
 from normtune.kernels.tablefile.tree import Tree, leaves
-
-if TYPE_CHECKING:
-    from normtune.results.evidence import Evidence
 
 # The conditions on a tree, as the end of a sentence.
 LIMITS = " of hidden, then rows, with one order of a row's sum a hidden size"
@@ -71,13 +67,12 @@ class Invariant(NamedTuple):
 
 
 def fit_batch_invariant(
-    matrix: TimingMatrix, times: BestTimes, legality: Legality, usual: Tree, most: int | None = None
+    matrix: TimingMatrix, legality: Legality, usual: Tree, most: int | None = None
 ) -> Invariant | None:
     """The function of least regret with one order of a row's sum at each hidden size.
 
     Args:
-        matrix: the measured matrix of one key.
-        times: of the matrix.
+        matrix: the measured matrix of one key, with its times.
         legality: for all dtypes and variants that use the function.
         usual: the tree without batch invariance.
         most: the most leaves; None for as many as gain more than `TOLERANCE`.
@@ -85,7 +80,7 @@ def fit_batch_invariant(
     Returns:
         None if at some hidden size no class of configs is legal and has a time or bound at every number of rows.
     """
-    filled, classes = bounded(matrix, times, legality), RowClasses(legality)
+    filled, classes = bounded(matrix, legality), RowClasses(legality)
     measured = {shape[1] for shape in matrix.problems}
 
     def solved(allowed: TimingMatrix, most: int, held_out: NDArray[np.bool_] | None = None) -> Strips:
@@ -139,11 +134,13 @@ def cost_of(matrix: TimingMatrix, tree: Tree, usual: Tree) -> Cost:
     )
 
 
-def bounded(matrix: TimingMatrix, times: BestTimes, legality: Legality) -> TimingMatrix:
+def bounded(matrix: TimingMatrix, legality: Legality) -> TimingMatrix:
     """The matrix in which a missing time is bounded by the config's time at more rows of the same hidden size.
 
     A config that failed on a problem, or has the same launch as a failed one, has no bound there.
     """
+    if (times := matrix.times) is None:
+        raise AssertionError("measurements have times")
     absolute = np.where(matrix.usable, matrix.regret + log_ppm(times.best)[:, None], _NEVER)
     regret, usable = matrix.regret.copy(), matrix.usable.copy()
     broken = _broken(matrix, times.failed, legality)
@@ -172,7 +169,6 @@ def _broken(matrix: TimingMatrix, failed: NDArray[np.bool_], legality: Legality)
 
 
 def invariant_functions(
-    evidence: "Evidence",
     cases: Sequence[Case],
     functions: Sequence[FittedFunction],
     shared: Sequence[Shared],
@@ -193,8 +189,7 @@ def invariant_functions(
                 "batch-invariant"
             )
             continue
-        times = best_times(evidence, case.matrix)
-        fitted = fit_batch_invariant(case.matrix, times, case.legality, function.tree, case.options.leaves)
+        fitted = fit_batch_invariant(case.matrix, case.legality, function.tree, case.options.leaves)
         key = function.key.batch_invariant
         if fitted is None:
             notes.append(
@@ -202,26 +197,21 @@ def invariant_functions(
                 "measured at all numbers of rows"
             )
             continue
-        validated = fitted.validated()
         figures = _scored(case.matrix, fitted, fitted.tree)._replace(
-            limits=LIMITS,
-            cross_validated=validated.inside(1),
-            plain_validated=validated.plain_inside(1),
-            worst_validated=validated.worst_inside(1),
+            **fitted.validated().figures(1) | {"limits": LIMITS, "extrapolated": None}
         )
         invariant.append(FittedFunction(key, fitted.tree, function.dtypes, figures, beside=fitted.cost))
         for taker in shared:
             if taker.donor == function.key:
-                takers += _taker(evidence, by_key[taker.key], invariant[-1])
+                takers += _taker(by_key[taker.key], invariant[-1])
     return invariant, takers
 
 
-def _taker(evidence: "Evidence", case: Case, donor: FittedFunction) -> list[Shared]:
+def _taker(case: Case, donor: FittedFunction) -> list[Shared]:
     """A variant or dtype that shares a function, with its loss; empty if the function's configs have no time."""
     matrix = case.matrix
-    times = best_times(evidence, matrix)
     legality = case.legality.serving((matrix.key.dtype,), (matrix.key.variant,))
-    fitted = fit_batch_invariant(matrix, times, legality, donor.tree, donor.figures.leaves)
+    fitted = fit_batch_invariant(matrix, legality, donor.tree, donor.figures.leaves)
     if fitted is None or of_tree(matrix, donor.tree) is None:
         return []
     figures = _scored(matrix, fitted, donor.tree)

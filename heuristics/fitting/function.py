@@ -5,6 +5,7 @@ First the optimum is found. Of the trees whose loss exceeds the optimum's by at 
 figures.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError
@@ -15,8 +16,8 @@ from normtune.heuristics.fitting.options import MOST_LEAVES
 from normtune.heuristics.fitting.result import FittedFunction, SmallerTree
 from normtune.heuristics.regret.fixed_log import ratio
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, least_worst, losses
-from normtune.heuristics.solver.cross_validation import MAX_LEAVES, cross_validated, most_leaves
+from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, losses
+from normtune.heuristics.solver.cross_validation import BETWEEN, MAX_LEAVES, Validated, cross_validated, most_leaves
 from normtune.heuristics.solver.crossing import crossed
 from normtune.heuristics.solver.optimum import Optima
 from normtune.heuristics.solver.simplify import cost_of, simplified
@@ -25,8 +26,6 @@ from normtune.kernels.tablefile.tree import Tree, configs_of, counted_leaves, di
 
 # Leaves of the smaller trees whose loss is told.
 _SMALLER = (4, 8, 16, 32)
-# Figures that a refit takes from the header of the table.
-_DECIDED = ("cross_validated", "plain_validated", "worst_validated", "extrapolated")
 
 
 class Solved(NamedTuple):
@@ -119,11 +118,14 @@ def no_tree(case: Case, most: int) -> str:
     """The message for a case without a tree, with advice."""
     name, count = case.key, counted_leaves(most)
     if case.options.cap is not None:
-        least = least_worst(case.matrix, case.legality, most, case.options.max_configs)
-        if least is not None:
+        without_cap = replace(case, options=replace(case.options, max_slowdown=None))
+        # A cap forbids configs without a time, too.
+        timed = replace(case.matrix, untimed=None)
+        tree = conditioned(without_cap, timed, most, most).optima.tree(most)
+        if tree is not None and (loss := figures.of_tree(timed, tree)):
             return (
                 f"no table of at most {count} keeps every shape of {name} within {case.options.max_slowdown:g} times "
-                f"its best: {ratio(least, up=True)} is possible; allow it with --max-slowdown, or more leaves"
+                f"its best: {ratio(loss.worst, up=True)} is possible; allow it with --max-slowdown, or more leaves"
             )
     return (
         f"no table of at most {count} covers {name}: no config is legal or was measured in so large regions; allow "
@@ -131,8 +133,24 @@ def no_tree(case: Case, most: int) -> str:
     )
 
 
+class _LeafCounts(NamedTuple):
+    """How many leaves a function may have.
+
+    Attributes:
+        enough: of the optimum to match.
+        most: of the trees that are solved first.
+        bound: of any tree.
+        validated: the cross-validation; None if an earlier fit decided.
+    """
+
+    enough: int
+    most: int
+    bound: int
+    validated: Validated | None
+
+
 def fit_function(case: Case, fewest: int | None = None) -> FittedFunction:
-    """The function of a case.
+    """The function of a case: the number of leaves, the optima, the simplest tree within the tie, and its figures.
 
     Args:
         case: data and conditions.
@@ -141,35 +159,48 @@ def fit_function(case: Case, fewest: int | None = None) -> FittedFunction:
     Raises:
         NormtuneError: no legal tree has so few leaves, or meets the conditions.
     """
-    matrix, legality, options, known = case.matrix, case.legality, case.options, case.known
-    validated, asked = None, fewest or options.leaves
-    if known:
-        enough = most = bound = known.figures.asked
+    counts = _leaf_counts(case, fewest)
+    found = _nowhere_slower(case, *counts[:3]) or solved(case, case.matrix, *counts[:3])
+    count, on_grid = _simplest(case, found, counts.bound)
+    tree = crossed(case.matrix, case.legality, on_grid)
+    if counts.validated:
+        between = counts.validated.figures(min(count, counts.most))
     else:
-        most = asked or most_leaves(matrix, case.solver.optima(bins(matrix, legality), MAX_LEAVES[1]))
-        validated = cross_validated(matrix, legality, most, options.max_configs)
-        enough = asked or validated.chosen() or most
-        # Without a bound from the user, a function may have as many leaves as it needs.
-        bound = options.leaves or MOST_LEAVES
-    found = _nowhere_slower(case, enough, most, bound) or solved(case, matrix, enough, most, bound)
-    best = _within_tie(case, found)
+        between = {name: getattr(case.known.figures, name) for name in BETWEEN} if case.known else {}
+    scored = _figures(case.matrix, found, tree, on_grid)._replace(**between)
+    smaller = () if case.known else _smaller(case, found, scored.leaves)
+    return FittedFunction(case.key, tree, case.legality.dtypes, case.against_baseline(scored, tree), smaller=smaller)
+
+
+def _leaf_counts(case: Case, fewest: int | None) -> _LeafCounts:
+    """The number of leaves: that of an earlier fit, else the user's, else chosen by cross-validation."""
+    matrix, legality, options = case.matrix, case.legality, case.options
+    if case.known:
+        before = case.known.figures.asked
+        return _LeafCounts(before, before, before, None)
+    asked = fewest or options.leaves
+    most = asked or most_leaves(matrix, case.solver.optima(bins(matrix, legality), MAX_LEAVES[1]))
+    validated = cross_validated(matrix, legality, most, options.max_configs)
+    # Without a bound from the user, a function may have as many leaves as it needs.
+    return _LeafCounts(asked or validated.chosen() or most, most, options.leaves or MOST_LEAVES, validated)
+
+
+def _simplest(case: Case, found: Solved, bound: int) -> tuple[int, Tree]:
+    """The fewest leaves of a tree within the tie of the optimum to match, and the simplest such tree of the grid.
+
+    Raises:
+        NormtuneError: there is no optimum of at most `bound` leaves.
+    """
+    optima = found.optima
+    best = optima.least(found.match) if found.match else None
     if best is None:
         raise NormtuneError(no_tree(case, bound))
-    on_grid = simplified(found.optima, best.tree, best.budget)
-    tree = crossed(matrix, legality, on_grid)
-    if known:
-        decided = {name: getattr(known.figures, name) for name in _DECIDED}
-    else:
-        shown = min(best.leaves, most)
-        decided = {
-            "cross_validated": validated and validated.inside(shown),
-            "plain_validated": validated and validated.plain_inside(shown),
-            "worst_validated": validated and validated.worst_inside(shown),
-            "extrapolated": validated and validated.outside(shown),
-        }
-    scored = _figures(matrix, found, tree, on_grid)._replace(**decided)
-    smaller = () if known else _smaller(case, found, scored.leaves)
-    return FittedFunction(matrix.key, tree, legality.dtypes, case.against_baseline(scored, tree), smaller=smaller)
+    budget = best + case.options.tie * int(case.matrix.weight.sum())
+    fewest = optima.fewest(budget)
+    tree = optima.tree(fewest) if fewest else None
+    if fewest is None or tree is None:
+        raise AssertionError("the optimum itself is within its tie")
+    return fewest, simplified(optima, tree, budget)
 
 
 def _smaller(case: Case, found: Solved, most: int) -> tuple[SmallerTree, ...]:
@@ -185,28 +216,6 @@ def _smaller(case: Case, found: Solved, most: int) -> tuple[SmallerTree, ...]:
     guarded = {count: loss(found.optima, count) for count in counts} if case.guarded is not None else {}
     losses = {count: loss(optima, count) for count in counts}
     return tuple(SmallerTree(count, lost, guarded.get(count)) for count, lost in losses.items() if lost is not None)
-
-
-class _WithinTie(NamedTuple):
-    """The tree of fewest leaves within the tie of an optimum, its leaves, and the largest cost of a simpler tree."""
-
-    tree: Tree
-    leaves: int
-    budget: int
-
-
-def _within_tie(case: Case, found: Solved) -> _WithinTie | None:
-    """A tree within the tie of the optimum to match; None without an optimum."""
-    optima = found.optima
-    best = optima.least(found.match) if found.match else None
-    if best is None:
-        return None
-    budget = best + case.options.tie * int(case.matrix.weight.sum())
-    fewest = optima.fewest(budget)
-    tree = optima.tree(fewest) if fewest else None
-    if fewest is None or tree is None:
-        raise AssertionError("the optimum itself is within its tie")
-    return _WithinTie(tree, fewest, budget)
 
 
 def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = False) -> Figures:

@@ -1,7 +1,7 @@
 """Compares a function of a fitted table with the configs that would be launched without it.
 
-They come from the baseline of the fit, else the GPU's present table, unless that is the same, else Liger-Kernel's rule
-for RMSNorm, else the operator's default config, if it is declared. All run the same kernels.
+They come from the baseline of the fit, else the GPU's present table, unless that is the same, else the first rule of
+another library for the operator, else the operator's default config, if it is declared. All run the same kernels.
 """
 
 from contextlib import suppress
@@ -14,7 +14,7 @@ from normtune.heuristics.fitting.baseline import DEFAULT, DEFAULT_RULE, Choice, 
 from normtune.heuristics.fitting.figures import Slower
 from normtune.heuristics.fitting.guard import Guard
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.rules import liger
+from normtune.heuristics.rules import RULES
 from normtune.heuristics.solver.bins import losses
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, read_config
@@ -95,16 +95,18 @@ class InUse:
             title = rule and (rule.title if rule.name == DEFAULT else f"the rule of {rule.title}")
             return title or self.name, incumbent
         if self._serving and (functions := self._serving.functions(key)):
-            answer, header = self._serving.answer(key), functions[0].table.header
+            served, header = self._serving.answer(key), functions[0].table.header
 
             def choice(shape: Shape) -> Config | None:
-                config = answer(*shape)
+                config = served(*shape)
                 return default(shape) if config is None else read_config(key.operator, config.to_json())
 
             if any(choice(shape) != choose(tree, shape, matrix.axes) for shape in matrix.problems):
                 return f"the {'portable table' if header.portable else f'table for {header.gpu}'}", choice
-        if liger.choose(key.operator, 1, 1):
-            return f"the rule of {liger.TITLE}", lambda shape: liger.choose(key.operator, *shape)
+        smallest = Problem.at(key, matrix.problems[0])
+        library = next((rule for rule in RULES.values() if rule.choose(smallest, self.target)), None)
+        if library and (answer := Incumbents({}, library).of(key, self.target)):
+            return f"the rule of {library.title}", answer
         return DEFAULT_RULE.title if spec.kernel_module else "", default
 
     @cached_property

@@ -80,14 +80,13 @@ def fit(
     in_use = InUse(incumbents or replaced, options.baseline or "the table that it replaces", device, target)
     weighting = Weighting(options.weights)
 
-    def part_of(name: str) -> tuple[_OperatorFit, Weighting]:
-        return _part(data, spec_of(data, name), arguments, weighting, in_use), weighting
+    def part_of(name: str) -> _OperatorFit:
+        return _part(data, spec_of(data, name), arguments, weighting, in_use)
 
     counts = Counter(key.operator for key in data.function_keys())
     names, parts, done = sorted(counts), [], 0
-    for name, (part, of_process) in zip(names, in_order(part_of, names, _SECONDS * len(data.frame)), strict=True):
+    for name, part in zip(names, in_order(part_of, names, _SECONDS * len(data.frame)), strict=True):
         parts.append(part)
-        weighting.join(of_process)
         done += counts[name]
         if progress:
             progress(done, counts.total())
@@ -106,7 +105,7 @@ def fit(
         data=data_of(data, regime),
         software=data.runs[-1].software,
         fingerprints=by_function(data.fingerprints()),
-        notes=(*notes, *weighting.notes()),
+        notes=(*notes, *weighting.notes(shapes.items())),
         weights=options.weights,
         searched=tuple(line for part in parts for line in part.searched),
         compared={key: compared for part in parts for key, compared in part.compared.items()},
@@ -138,7 +137,7 @@ def _part(
         matrix.key: in_use.compared(spec, matrix, trees[matrix.key]) for matrix in matrices if matrix.key in trees
     }
     if arguments.options.batch_invariant:
-        invariant = invariant_functions(data, cases, functions, shared, notes)
+        invariant = invariant_functions(cases, functions, shared, notes)
         functions, shared = [*functions, *invariant[0]], [*shared, *invariant[1]]
     shapes = {matrix.key: matrix.problems for matrix in matrices}
     return _OperatorFit(functions, shared, notes, shapes, [line for line in lines if line], compared)
@@ -188,7 +187,7 @@ def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: l
         if matrix is None:
             notes.append(f"left out {key}: it has no times that can be compared")
             continue
-        check_times(evidence, matrix)
+        check_times(matrix)
         alignment = matrix.alignment
         too_many = alignment.unused > MOST_UNUSED * alignment.measured
         notes += [f"{'left out ' * too_many}{key}: {note}" for note in _doubts(alignment)]

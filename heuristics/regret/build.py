@@ -1,5 +1,6 @@
 """The timing matrices of one device, with notes on the data that was left out."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,6 +9,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix, timing_matrix
 from normtune.heuristics.regret.specs import known
 from normtune.kernels.fingerprint import changed
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile.header import UNPAIRED
 from normtune.kernels.target import target_for
 from normtune.results.terminal import printable
@@ -20,11 +22,13 @@ if TYPE_CHECKING:
 _LEAST_NANOSECONDS = 200
 
 
-def matrices_of(current: "Evidence", device: "Device") -> tuple[list[TimingMatrix], list[str]]:
-    """Timing matrices of all operators, variants and dtypes with times, and a note for each without."""
+def matrices_of(
+    current: "Evidence", device: "Device", keys: Sequence[Key] | None = None
+) -> tuple[list[TimingMatrix], list[str]]:
+    """Timing matrices of keys with times, of all measured ones by default, and a note for each without."""
     target = target_for(device.target, device.sms)
     matrices, notes = [], []
-    for key in current.measured_keys():
+    for key in current.measured_keys() if keys is None else keys:
         spec = known(current, key)
         matrix = timing_matrix(current, spec, key, target) if spec else None
         if matrix:
@@ -37,30 +41,23 @@ def matrices_of(current: "Evidence", device: "Device") -> tuple[list[TimingMatri
     return matrices, notes
 
 
-def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
-    """Refuse a matrix, computed from `current`, whose times cannot be nanoseconds.
+def check_times(matrix: TimingMatrix) -> None:
+    """Refuse a matrix of measurements whose times cannot be nanoseconds.
 
     Raises:
         UsageError: most times are shorter than any launch; or in most rounds with three or more measured configs, all
             have the same time.
     """
-    part = current.part(matrix.key)
-    typical = np.median(np.concatenate(part["samples"][part["status"] == "ok"].tolist()))
+    if matrix.times is None:
+        raise AssertionError("measurements have times")
+    typical = np.median(np.concatenate([*matrix.times.samples.values()]))
     subject, expected = f"times of {matrix.key}", "expected nanoseconds, were microseconds given?"
     if typical < _LEAST_NANOSECONDS:
         raise UsageError(f"{subject} are {typical:g} ns, shorter than any kernel's: {expected}")
     if matrix.rounds:
-        problems, configs = (
-            {name: index for index, name in enumerate(names)}
-            for names in (matrix.problems, (config.to_json() for config in matrix.configs))
-        )
-        # An alias has the times of another config, so only configs with measurements of their own are compared.
-        measured = np.zeros(matrix.usable.shape, np.bool_)
-        for shape, config in zip(current.shapes(part, matrix.key), part["config"], strict=True):
-            if (index := problems.get(shape)) is not None and config in configs:
-                measured[index, configs[config]] = True
         compared = equal = 0
-        for places, own in zip(matrix.rounds.places, measured, strict=True):
+        # An alias has the times of another config, so only configs with measurements of their own are compared.
+        for places, own in zip(matrix.rounds.places, matrix.times.own(), strict=True):
             logs = matrix.rounds.logs[places[own]]
             many = (logs != MISSING).sum(axis=0) >= 3
             high = logs.max(axis=0, initial=MISSING)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.heuristics.regret.best_times import BestTimes, best_times
 from normtune.heuristics.regret.effects import MOST_BETWEEN_HALVES, Level, error
 from normtune.heuristics.regret.measurements import COMPARABLE, Alignment, MeasuredShape, measured_shapes
 from normtune.kernels.call import AnyLaunch
@@ -77,6 +78,7 @@ class TimingMatrix:
             best is chosen on all blocks, with selection bias, instead of on half of them; None if unknown.
         alignment: how the times compare.
         axes: the names of a shape's sizes.
+        times: the times behind it in nanoseconds; None for a matrix made from regret alone, or of some configs.
     """
 
     key: Key
@@ -91,6 +93,7 @@ class TimingMatrix:
     luck: NDArray[np.int64] | None = None
     alignment: Alignment = COMPARABLE
     axes: tuple[str, ...] = AXES
+    times: BestTimes | None = None
 
     @property
     def timed(self) -> NDArray[np.bool_]:
@@ -133,22 +136,7 @@ class TimingMatrix:
             rounds=self.rounds and self.rounds._replace(places=self.rounds.places[:, columns]),
             excluded=excluded,
             untimed=untimed,
-        )
-
-    def of_problems(self, places: Sequence[int]) -> "TimingMatrix":
-        """The matrix of the problems with these indices only, with their weights."""
-        indices = list(places)
-        return replace(
-            self,
-            problems=tuple(self.problems[index] for index in indices),
-            regret=self.regret[indices],
-            usable=self.usable[indices],
-            rounds=self.rounds
-            and self.rounds._replace(labels=self.rounds.labels[indices], places=self.rounds.places[indices]),
-            weights=self.weight[indices],
-            excluded=None if self.excluded is None else self.excluded[indices],
-            untimed=None if self.untimed is None else self.untimed[indices],
-            luck=None if self.luck is None else self.luck[indices],
+            times=None,
         )
 
     def within(self, cap: int) -> "TimingMatrix":
@@ -212,6 +200,7 @@ def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Ta
         untimed=untimed[:count],
         luck=np.array(luck, np.int64) if is_paired else None,
         axes=axes_at(key),
+        times=best_times([by_shape[shape] for shape in shapes], configs, regret[:count], usable[:count]),
         alignment=Alignment(*counts)._replace(impossible=tuple(impossible)),
     )
 

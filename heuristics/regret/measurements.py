@@ -5,6 +5,7 @@ In: evidence of one device and one version of the kernels. Out: `MeasuredShape` 
 
 from collections.abc import Collection, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -53,6 +54,8 @@ class MeasuredShape(NamedTuple):
         uncompiled: those of them that the compiler refused.
         alignment: of the shape's times.
         apart: configs with times, none of which is linked to the others.
+        samples: int32, ns, of each config and the copy, from the newest run that timed it.
+        broken: configs with a measurement that failed, in any run.
     """
 
     levels: dict[Config, Level]
@@ -60,6 +63,8 @@ class MeasuredShape(NamedTuple):
     uncompiled: set[Config]
     alignment: Alignment
     apart: set[Config]
+    samples: dict[Config, NDArray[np.int32]]
+    broken: set[Config]
 
 
 def apart(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[Shape, set[Config]]:
@@ -85,7 +90,8 @@ def measured_shapes(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[
     numbers = [order[run] for run in part["run"]]
     statuses = part["status"].tolist()
     rounds = part["rounds"].tolist()
-    lengths, flat = flatten(part["samples"].tolist())
+    samples = part["samples"].tolist()
+    lengths, flat = flatten(samples)
     logs = split(lengths, log_ppm(flat))
     # The frame is ordered by its shapes: measurements of one are adjacent.
     shapes = evidence.shapes(part, key)
@@ -93,7 +99,7 @@ def measured_shapes(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[
     return {
         shapes[start]: _of_shape(
             unpaired,
-            *(column[start:end] for column in (configs, numbers, statuses, rounds, logs)),  # type: ignore[arg-type]
+            *(column[start:end] for column in (configs, numbers, statuses, rounds, logs, samples)),  # type: ignore[arg-type]
         )
         for start, end in pairwise((*starts, len(shapes)))
     }
@@ -106,15 +112,22 @@ def _of_shape(
     statuses: Sequence[str],
     rounds: Sequence[NDArray[np.int32]],
     logs: Sequence[NDArray[np.int64]],
+    samples: Sequence[NDArray[np.int32]],
 ) -> MeasuredShape:
     runs: dict[int, dict[Config, LogSamples]] = {number: {} for number in sorted(set(numbers))}
     for config, number, status, own_rounds, own_logs in zip(configs, numbers, statuses, rounds, logs, strict=True):
         if status == "ok":
             by_config, times = runs[number], LogSamples(own_rounds, own_logs)
             by_config[config] = _joined(by_config[config], times) if config in by_config else times
+    by_run: dict[tuple[int, Config], list[NDArray[np.int32]]] = {}
+    for config, number, status, own in zip(configs, numbers, statuses, samples, strict=True):
+        if status == "ok":
+            by_run.setdefault((number, config), []).append(own)
+    newest_samples = {key[1]: np.concatenate(by_run[key]) for key in sorted(by_run, key=itemgetter(0))}
+    broken = {config for config, status in zip(configs, statuses, strict=True) if status != "ok"}
     failed, uncompiled = set[Config](), set[Config]()
     timed = {config for by_config in runs.values() for config in by_config}
-    if any(status != "ok" for status in statuses):
+    if broken:
         decided = {config for config, status in zip(configs, statuses, strict=True) if status in DECISIVE}
         newest: dict[Config, int] = {}
         for config, number, status in zip(configs, numbers, statuses, strict=True):
@@ -134,7 +147,8 @@ def _of_shape(
     measured = sum(config != COPY for samples in filled for config in samples)
     alignment = Alignment(unused(filled, known), measured, found.joins, found.doubtful)
     usable = {config: level for config, level in known.items() if config not in failed}
-    return MeasuredShape(usable, failed, uncompiled, alignment, timed - {COPY, *known, *failed})
+    unlinked = timed - {COPY, *known, *failed}
+    return MeasuredShape(usable, failed, uncompiled, alignment, unlinked, newest_samples, broken)
 
 
 def _joined(left: LogSamples, right: LogSamples) -> LogSamples:

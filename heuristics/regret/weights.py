@@ -6,7 +6,7 @@ instead of the order of the configs.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
@@ -44,7 +44,7 @@ class _WeightLine(NamedTuple):
 
 
 class Weighting:
-    """A choice of weights, with a record of the lines that have matched no problem."""
+    """A choice of weights."""
 
     def __init__(self, choice: str) -> None:
         """Read the choice.
@@ -59,8 +59,6 @@ class Weighting:
         """
         self.choice = choice
         self._entries = [] if choice in NAMED else _entries(Path(choice))
-        self._unmet = {entry.place: entry for entry in self._entries}
-        self._without: dict[str, None] = {}  # a set in the order of arrival
 
     def of(self, spec: OperatorSpec, key: Key, shapes: Sequence[Shape]) -> NDArray[np.int64]:
         """Weight of each problem, int64, at least 1, `WEIGHT` on average; `shapes` has no duplicates.
@@ -70,16 +68,9 @@ class Weighting:
         problems = [Problem.at(key, shape) for shape in shapes]
         if self.choice == EQUAL:
             return _apportioned([Fraction(1)] * len(problems))
-        if self._entries:
-            listed: Counter[Shape] = Counter()
-            distinct = set(shapes)
-            for entry in self._entries:
-                if entry.shape in distinct and entry.names(key):
-                    listed[entry.shape] += entry.weight  # type: ignore[assignment]
-                    self._unmet.pop(entry.place, None)
-            if any(listed.values()):
-                return _apportioned([Fraction(listed[shape]) for shape in shapes], least=1)
-            self._without[str(key)] = None
+        listed = self._listed(key, shapes)
+        if any(listed):
+            return _apportioned(listed, least=1)
         decades = [_decade(spec.bytes_moved(problem)) for problem in problems]
         members = Counter(decades)
         return _apportioned([Fraction(1, members[decade]) for decade in decades])
@@ -88,35 +79,43 @@ class Weighting:
         """A matrix of that operator with the weights of its problems."""
         return replace(matrix, weights=self.of(spec, matrix.key, matrix.problems))
 
-    def join(self, other: "Weighting") -> None:
-        """Merge the record of another instance of the same choice, perhaps from another process."""
-        if other is not self:
-            self._unmet = {place: entry for place, entry in self._unmet.items() if place in other._unmet}
-            self._without |= other._without
+    def _listed(self, key: Key, shapes: Sequence[Shape]) -> list[Fraction]:
+        """The weight that a file has for each problem; 0 for none."""
+        sums: dict[Shape, Fraction] = dict.fromkeys(shapes, Fraction(0))
+        for entry in self._entries:
+            if entry.shape in sums and entry.names(key):
+                sums[entry.shape] += entry.weight
+        return list(sums.values())
 
-    def notes(self) -> list[str]:
-        """Notes on the lines of a file that matched no problem, once all matrices are weighted.
+    def notes(self, measured: Collection[tuple[Key, Sequence[Shape]]]) -> list[str]:
+        """Notes on the lines of a file that match none of the weighted problems.
 
         Raises:
             UsageError: no line matched.
         """
         if not self._entries:
             return []
-        if len(self._unmet) == len(self._entries):
+        shapes = [(key, {*of_key}) for key, of_key in measured]
+        unmet = [
+            entry
+            for entry in self._entries
+            if not any(entry.shape in of_key and entry.names(key) for key, of_key in shapes)
+        ]
+        if len(unmet) == len(self._entries):
             first = self._entries[0]
             raise UsageError(
                 f"{self.choice} has no measured shape, its first is {_text(first)}: expected measured shapes "
                 "(a sweep with --shapes FILE measures those of a file)"
             )
         notes = []
-        if self._unmet:
-            first = next(iter(self._unmet.values()))
-            count = len(self._unmet)
+        if unmet:
             notes.append(
-                f"{count} line{'s' * (count > 1)} of {self.choice} match no measurement, the first is {_text(first)}"
+                f"{len(unmet)} line{'s' * (len(unmet) > 1)} of {self.choice} match no measurement, the first is "
+                f"{_text(unmet[0])}"
             )
-        if self._without:
-            notes.append(f"no weight in {self.choice} for {', '.join(self._without)}: weighted by decades instead")
+        without = dict.fromkeys(str(key) for key, of_key in measured if not any(self._listed(key, of_key)))
+        if without:
+            notes.append(f"no weight in {self.choice} for {', '.join(without)}: weighted by decades instead")
         return notes
 
 

@@ -14,13 +14,12 @@ import altair as alt
 import pandas as pd
 
 from normtune.heuristics.regret.fixed_log import MILLION
-from normtune.heuristics.report.function_data import PHASES
 from normtune.heuristics.report.palette import SHADES
 from normtune.heuristics.report.plane import CHARACTER, LINE, SizePlane
 from normtune.heuristics.report.theme import Spec
 from normtune.heuristics.showing.config_map import NEAR
 
-SHAPES, REGIONS, GAPS, GROUPS, KEY, FASTEST, RUNS = "shapes", "regions", "gaps", "groups", "key", "fastest", "runs"
+SHAPES, REGIONS, GAPS, GROUPS, KEY, FASTEST = "shapes", "regions", "gaps", "groups", "key", "fastest"
 # A smaller loss than 1 % has no dot: the order of configs so close changes from sweep to sweep.
 _LEAST_LOSS = round(math.expm1(NEAR / MILLION), 4)
 _MISSING = "#9aa1ab"
@@ -161,31 +160,6 @@ def samples() -> Spec:
         data.mark_text(align="left", dy=-15, fontSize=11, color=_INK).encode(x=alt.value(4), y=y, text="config:N"),
         height={"step": 42},
     )
-
-
-def seconds() -> Spec:
-    """Seconds of each run of a sweep by phase."""
-    chart = (
-        alt.Chart(alt.NamedData(RUNS))
-        .mark_bar()
-        .encode(
-            x=alt.X("seconds:Q", title="seconds", stack="zero", axis=alt.Axis(tickCount=8)),
-            y=alt.Y("run:N", sort=None, title=None, axis=alt.Axis(labelLimit=180)),
-            color=alt.Color(
-                "phase:N",
-                scale=alt.Scale(domain=list(PHASES), range=[SHADES[3], SHADES[2], SHADES[0]]),
-                legend=alt.Legend(title=None, orient="top"),
-            ),
-            order=alt.Order("order:Q"),
-            tooltip=[
-                alt.Tooltip("run:N"),
-                alt.Tooltip("phase:N"),
-                alt.Tooltip("seconds:Q", format=".1f"),
-                alt.Tooltip("about:N", title="run"),
-            ],
-        )
-    )
-    return _spec(chart, height={"step": 18})
 
 
 def _tiles(plane: SizePlane, value: str, colour: alt.Color) -> Spec:

@@ -6,7 +6,7 @@ In: a timing matrix, its measurements, and tables and rules to compare ("sides")
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.comparing.contenders import Side
 from normtune.heuristics.comparing.difference import Answers
-from normtune.heuristics.regret.best_times import OF_COPY, BestTimes, best_times
+from normtune.heuristics.regret.best_times import OF_COPY, BestTimes
 from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.regret.paired import paired
@@ -27,13 +27,8 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.statistics import MISSES_ONE_IN, summary
 
-if TYPE_CHECKING:
-    from normtune.results.evidence import Evidence
-
 # Number of the fastest configs of a shape whose samples are shown.
 FASTEST = 5
-# Phases of a run, in which its seconds are counted.
-PHASES = ("compile", "gate", "timing")
 # A rule is shown if its config has a time at this share of a function's shapes.
 _LEAST_SHARE = 0.1
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase
@@ -136,13 +131,11 @@ class DeviceReport(NamedTuple):
     Attributes:
         label: name of the device, with the number and dates of its measurements.
         functions: the data of each operator and dtype.
-        runs: seconds of each run by phase: columns run, phase, order, seconds, about.
         notes: omitted measurements and functions, with the reason.
     """
 
     label: str
     functions: tuple[FunctionData, ...]
-    runs: pd.DataFrame
     notes: tuple[str, ...]
 
 
@@ -153,7 +146,6 @@ def _named(names: Sequence[str], numbers: NDArray[np.int64]) -> "pd.Series[Any]"
 def function_data(
     spec: OperatorSpec,
     matrix: TimingMatrix,
-    evidence: "Evidence",
     target: Target,
     sides: Sequence[Side],
     rules: Sequence[Side],
@@ -164,21 +156,22 @@ def function_data(
     Args:
         spec: the operator.
         matrix: its timing matrix.
-        evidence: the measurements of one device, with the present kernels.
         target: the device.
         sides: tables and rules that are shown in any case, the table of the report first.
         rules: rules that are shown after them, those with most times first. Left out are those with times at less than
             a tenth of the shapes, and those that choose the same configs as another side.
         verdict: as in `FunctionData`.
     """
-    plane, times = SizePlane.of(matrix.axes, matrix.problems), best_times(evidence, matrix)
+    plane, times = SizePlane.of(matrix.axes, matrix.problems), matrix.times
+    if times is None:
+        raise AssertionError("measurements have times")
     numbers = {**matrix.columns}
     answers, gaps = Answers(spec, matrix, target), plane.gaps(matrix.problems)
     answered: list[SideData] = []
     for number, side in enumerate((*sides, *rules)):
         of_side = _side(answers, matrix, side, numbers)
-        tree = side.tree(matrix.key, target)
-        regions = None if tree is None else plane.regions(tree, spec.whole)
+        tree = side.tree(matrix.key)
+        regions = None if tree is None else plane.regions(tree, spec.whole, matrix.problems)
         if regions is not None:
             named = [numbers.setdefault(config, len(numbers)) for config in regions["config"]]
             regions = plane.labelled(regions, gaps).assign(config=named)

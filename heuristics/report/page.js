@@ -1,98 +1,45 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
-const digit = new Map([...data.alphabet].map((character, number) => [character, number]));
-const base = data.alphabet.length;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const element = (id) => document.getElementById(id);
 const chosen = (name) => document.querySelector(`input[name="${name}"]:checked`).value;
-const plain = (value) => Number(value.toPrecision(7));
-
-// The inverse of packing.py.
-function unpacked({ digits, least, unit, text }) {
-  const values = [];
-  for (let start = 0; start < text.length; start += digits) {
-    let code = 0;
-    for (let place = start; place < start + digits; place++) code = code * base + digit.get(text[place]);
-    values.push(code ? plain((code - 1 + least) * unit) : null);
-  }
-  return values;
-}
-
-// A function with its columns unpacked, when it is shown for the first time.
-function unfold(given) {
-  if (given.unfolded) return given;
-  for (const name of ["best", "best_us", "copy_us", "ties", "timed", "legal"]) given[name] = unpacked(given[name]);
-  given.configs = unpacked(given.configs).map((number) => [data.names[number], "", ...data.other]);
-  for (const [number, ...shown] of given.shown) given.configs[number].splice(1, 4, ...shown);
-  given.places.map(unpacked).forEach((places, axis) => {
-    const name = "xyz"[axis], edges = given.edges && given.edges[axis], around = given.around[axis];
-    given[name] = places.map((place) => given.sizes[axis][place]);
-    given[name + 0] = places.map((place) => (edges ? edges[place] : given.sizes[axis][place] / around));
-    given[name + 1] = places.map((place) => (edges ? edges[place + 1] : given.sizes[axis][place] * around));
-  });
-  for (const side of given.sides) {
-    side.config = unpacked(side.config);
-    side.loss = unpacked(side.loss).map((log) => (log === null ? null : Math.expm1(log)));
-  }
-  const fastest = given.fastest;
-  for (const name of ["rows", "config", "us"]) fastest[name] = unpacked(fastest[name]);
-  let first = 0;
-  fastest.first = fastest.rows.map((count) => (first += count) - count);
-  given.unfolded = true;
-  return given;
-}
-
-const current = () => unfold(data.functions[chosen("function")]);
-const nameOf = (given, number) => (number === null ? null : given.configs[number][0]);
+// The rows of columns.
+const rowsOf = (columns) => Object.values(columns)[0].map((_, i) =>
+  Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values[i]])));
+const current = () => data.functions[chosen("function")];
+const nameOf = (given, number) => (number < 0 ? null : given.configs[number][0]);
+// Without a third size it is 0 at all shapes.
 const third = (given) => (given.axes.length > 2 ? given.sizes[2][fold.value] : 0);
-const label = (given, i) => [given.x[i], given.y[i], ...(given.z ? [given.z[i]] : [])].join(" x ");
+const label = ({ axes, shapes }, i) => [shapes.x, shapes.y, shapes.z].slice(0, axes.length).map((sizes) => sizes[i]).join(" x ");
 
 function shapesOf(given, side, rival) {
-  const own = given.sides[side], other = given.sides[rival], z = third(given);
-  return given.x
-    .map((x, i) => ({
-      i, x, y: given.y[i], z: given.z ? given.z[i] : 0,
-      x0: given.x0[i], x1: given.x1[i], y0: given.y0[i], y1: given.y1[i],
+  const own = given.sides[side], other = given.sides[rival];
+  return rowsOf(given.shapes)
+    .map((row, i) => ({
+      ...row, i,
       config: nameOf(given, own.config[i]), loss: own.loss[i],
-      best: nameOf(given, given.best[i]), best_us: given.best_us[i], best_colour: given.configs[given.best[i]][2],
-      differs: own.config[i] !== given.best[i],
-      copy_us: given.copy_us[i], ties: given.ties[i], timed: given.timed[i], legal: given.legal[i],
+      best: nameOf(given, row.best), best_colour: given.configs[row.best][2], differs: own.config[i] !== row.best,
       rival: other ? other.name : "", rival_config: other ? nameOf(given, other.config[i]) : null,
       rival_loss: other ? other.loss[i] : null,
     }))
-    .filter((row) => !given.z || row.z === z);
+    .filter((row) => row.z === third(given));
 }
 
 function regionsOf(given, side) {
   const columns = given.sides[side].regions, z = third(given);
   if (!columns) return [];
-  const rows = columns.config.map((config, number) => {
-    const [name, letter, colour, ink, group] = given.configs[config];
-    const row = { name, letter, colour, ink, group };
-    for (const column in columns) if (column !== "config") row[column] = columns[column][number];
-    return row;
-  });
-  return given.z ? rows.filter((row) => row.z0 <= z && z <= row.z1) : rows;
-}
-
-function gapsOf(given) {
-  const rows = given.gaps.x0.map((_, number) =>
-    Object.fromEntries(Object.keys(given.gaps).map((name) => [name, given.gaps[name][number]])));
-  return given.z ? rows.filter((row) => row.z === third(given)) : rows;
-}
-
-function fastestOf(given, i) {
-  const fastest = given.fastest, wide = fastest.count + 2;
-  return Array.from({ length: fastest.rows[i] }, (_, rank) => {
-    const row = fastest.first[i] + rank, us = Math.exp(fastest.us[row]) * given.best_us[i];
-    const [low, high, ...samples] = [...fastest.around.slice(row * wide, (row + 1) * wide)]
-      .map((text) => digit.get(text))
-      .filter((code) => code < base - 1)
-      .map((code) => code - data.half)
-      .map((level) => us * (1 + data.fine * Math.sinh((level / data.half) * Math.asinh(fastest.extent / data.fine))));
-    return { config: nameOf(given, fastest.config[row]), us, low, high, samples };
+  return rowsOf(columns).filter((row) => row.z0 <= z && z <= row.z1).map((row) => {
+    const [name, letter, colour, ink, group] = given.configs[row.config];
+    return { ...row, name, letter, colour, ink, group };
   });
 }
+
+const gapsOf = (given) => rowsOf(given.gaps).filter((row) => row.z === third(given));
+
+const fastestOf = (given, shape) => rowsOf(given.fastest).filter((row) => row.shape === shape).map(({ config, us, around, count }) => {
+  const [low, high, ...samples] = around.map((part) => us * (1 + part / 1e4));
+  return { config: nameOf(given, config), us, low, high, samples, count };
+});
 
 // A chart was made for the plane of the first function: it gets that of another one.
 function onPlane(spec, given) {
@@ -123,7 +70,7 @@ async function draw(target, name, datasets, given) {
   const spec = { ...structuredClone(data.specs[name]), ...structuredClone(theme), datasets };
   const narrow = target.clientWidth < 560;
   if (narrow) spec.config.legend.layout.top.direction = "vertical";
-  const rows = datasets.runs ? new Set(datasets.runs.map((row) => row.run)).size : datasets.fastest && datasets.fastest.length;
+  const rows = datasets.fastest && datasets.fastest.length;
   if (rows) spec.height = spec.height.step * (rows + 0.5);
   if (given) onPlane(spec, given);
   for (const { data: { name }, encoding } of datasets.groups ? spec.layer : []) {
@@ -171,7 +118,7 @@ function showFunction() {
   faster.closest("label").hidden = given.sides.length < 2;
   if (faster.checked && given.sides.length < 2) document.querySelector('input[name="measure"][value="loss"]').checked = true;
   const loss = given.sides[0].loss, z = third(given);
-  const shapes = given.x.map((_, i) => i).filter((i) => !given.z || given.z[i] === z);
+  const shapes = given.shapes.z.map((size, i) => (size === z ? i : -1)).filter((i) => i >= 0);
   const worst = shapes.reduce((most, i) => ((loss[i] ?? -1) > (loss[most] ?? -1) ? i : most), shapes[0]);
   options(element("shape"), shapes.map((i) => [i, label(given, i)]));
   if (shapes.length) element("shape").value = worst;
@@ -206,38 +153,15 @@ function showMeasure() {
 }
 
 function showSamples() {
-  const given = current(), i = element("shape").value;
-  if (i === "") return;
+  if (element("shape").value === "") return;
+  const given = current(), i = Number(element("shape").value);
   const loss = given.sides[0].loss[i], name = nameOf(given, given.sides[0].config[i]);
   element("shape-about").textContent = name === null ? "" :
     `${given.sides[0].name} launches ${name}: ${loss === null ? "not measured there" : loss < 0.0005 ? "as fast as the fastest" : `${(100 * loss).toFixed(1)} % slower than the fastest`}`;
-  const { count, of } = given.fastest;
-  element("samples-about").textContent = count < of ? `${count} of some ${of} samples are drawn; the intervals are of all.` : "";
-  draw(element("chart-samples"), "samples", { fastest: fastestOf(given, i) });
+  const fastest = fastestOf(given, i), { samples, count } = fastest[0] || { samples: [], count: 0 };
+  element("samples-about").textContent = samples.length < count ? `${samples.length} of ${count} samples are drawn; the intervals are of all.` : "";
+  draw(element("chart-samples"), "samples", { fastest });
 }
-
-function showTime() {
-  for (const target of document.querySelectorAll("[data-runs]")) {
-    const runs = data.runs[target.dataset.runs];
-    if (runs.length) draw(target, "seconds", { runs });
-    else target.textContent = "The measurements do not say how long their runs took.";
-  }
-}
-
-function show() {
-  showFunction();
-  timeIsShown = false;
-  seen.disconnect();
-  seen.observe(element("time"));
-}
-
-let timeIsShown = false;
-const seen = new IntersectionObserver((entries) => {
-  if (!timeIsShown && entries.some((entry) => entry.isIntersecting)) {
-    timeIsShown = true;
-    showTime();
-  }
-}, { rootMargin: "300px" });
 
 document.querySelector(".functions").addEventListener("change", showFunction);
 document.querySelector(".measures").addEventListener("change", showMeasure);
@@ -245,10 +169,10 @@ element("side").addEventListener("change", () => { showMap(); showMeasure(); });
 element("rival").addEventListener("change", () => { showMap(); showMeasure(); });
 element("shape").addEventListener("change", showSamples);
 fold.addEventListener("input", showFunction);
-dark.addEventListener("change", show);
+dark.addEventListener("change", showFunction);
 for (const link of document.querySelectorAll("[data-function]"))
   link.addEventListener("click", () => {
     document.querySelector(`input[name="function"][value="${link.dataset.function}"]`).checked = true;
     showFunction();
   });
-show();
+showFunction();

@@ -17,9 +17,8 @@ import pandas as pd
 
 from normtune import __version__
 from normtune.heuristics.report import charts, theme
-from normtune.heuristics.report.function_data import DeviceReport, FunctionData, ListedConfig
+from normtune.heuristics.report.function_data import DeviceReport, FunctionData
 from normtune.heuristics.report.images import library
-from normtune.heuristics.report.packing import ALPHABET, FINE, HALF, deviations, packed
 from normtune.heuristics.writing.write import WRITTEN
 
 # Characters for all samples of a page, and the most samples shown of a config.
@@ -31,21 +30,14 @@ def page(title: str, parts: Sequence[DeviceReport]) -> str:
     functions = [function for part in parts for function in part.functions]
     rows = sum(len(function.fastest) for function in functions)
     samples = max(2, min(_MOST_SAMPLES, _SAMPLE_BUDGET // max(rows, 1)))
-    plane, names = functions[0].plane, sorted({config.name for function in functions for config in function.configs})
+    plane = functions[0].plane
     specs = {
         "map": charts.config_map(plane, functions[0].groups()),
         "samples": charts.samples(),
-        "seconds": charts.seconds(),
     }
     specs |= {name: make(plane) for name, (_, make) in charts.MEASURES.items()}
     data = {
-        "alphabet": ALPHABET,
-        "half": HALF,
-        "fine": FINE,
-        "names": names,
-        "other": ListedConfig("")[2:],
-        "functions": [_plain(function, samples, names) for function in functions],
-        "runs": [json.loads(part.runs.to_json(orient="records")) for part in parts],
+        "functions": [_plain(function, samples) for function in functions],
         "specs": specs,
         "themes": {name: theme.styled({}, looks) for name, looks in (("light", theme.LIGHT), ("dark", theme.DARK))},
     }
@@ -56,7 +48,7 @@ def page(title: str, parts: Sequence[DeviceReport]) -> str:
         verdict="".join(map(_verdict, parts, accumulate((len(part.functions) for part in parts), initial=0))),
         functions=_choices("function", _grouped(functions), 0),
         measures=_choices("measure", [("", [(name, text) for name, (text, _) in charts.MEASURES.items()])], 0),
-        time="".join(_time(number, part) for number, part in enumerate(parts)),
+        timed="".join(map(_timed, parts)),
         notes="".join(f"<li>{html.escape(note)}</li>" for part in parts for note in part.notes),
         written=f"<!-- {WRITTEN}. -->",
         version=html.escape(__version__),
@@ -111,14 +103,14 @@ def _choices(name: str, groups: Sequence[tuple[str, Sequence[tuple[str, str]]]],
     return "".join(parts)
 
 
-def _time(number: int, part: DeviceReport) -> str:
+def _timed(part: DeviceReport) -> str:
     rows = "".join(
         f"<tr><th scope=row>{html.escape(function.title)}</th><td>{len(function.shapes)}</td>"
         f"<td>{int(function.shapes['timed'].sum())}</td><td>{_share(function)}</td></tr>"
         for function in part.functions
     )
     return (
-        f'<h3>{html.escape(part.label)}</h3><div class="chart" data-runs="{number}"></div>'
+        f"<h3>{html.escape(part.label)}</h3>"
         '<div class="wide"><table><thead><tr><th scope=col>function<th scope=col>shapes<th scope=col>configs timed'
         f"<th scope=col>of the legal ones</tr></thead><tbody>{rows}</tbody></table></div>"
     )
@@ -128,67 +120,46 @@ def _share(function: FunctionData) -> str:
     return f"{100 * function.shapes['timed'].sum() / function.shapes['legal'].sum():.0f} %"
 
 
-def _plain(function: FunctionData, samples: int, names: Sequence[str]) -> dict[str, Any]:
-    """The data of a function as JSON values; `names` are the names of all configs of the page."""
-    plane, shapes, numbers = function.plane, function.shapes, {name: number for number, name in enumerate(names)}
-    places = [
-        pd.Index(sizes).get_indexer(pd.Index(shapes[axis])) for axis, sizes in zip("xyz", plane.sizes, strict=False)
-    ]
+def _plain(function: FunctionData, samples: int) -> dict[str, Any]:
+    """The data of a function as JSON values."""
+    plane = function.plane
     return {
         "title": function.title,
         "axes": plane.axes,
         "sizes": plane.sizes,
         "domains": [plane.domain(axis) for axis in (0, 1)],
         "ticks": [plane.ticks(axis) for axis in (0, 1)],
-        "edges": [plane.edges(axis) for axis in (0, 1)] if plane.is_filled_by(len(shapes)) else None,
-        "around": [plane.around(axis, len(shapes)) for axis in (0, 1)],
-        "configs": packed([numbers[config.name] for config in function.configs]),
-        "shown": [[number, *config[1:]] for number, config in enumerate(function.configs) if config.letter],
-        "places": [packed(place) for place in places],
-        "best": packed(shapes["best"]),
-        "best_us": packed(shapes["best_us"], 1e-3),
-        "copy_us": packed(shapes["copy_us"], 1e-3),
-        "ties": packed(shapes["ties"]),
-        "timed": packed(shapes["timed"]),
-        "legal": packed(shapes["legal"]),
-        "gaps": function.gaps.round(4).to_dict("list"),
+        "configs": function.configs,
+        "shapes": _columns(function.shapes),
+        "gaps": _columns(function.gaps),
         "sides": [_plain_side(function, number) for number in range(len(function.sides))],
-        "fastest": _plain_fastest(function, samples),
+        "fastest": _columns(_fewer_samples(function.fastest, samples)),
     }
 
 
 def _plain_side(function: FunctionData, number: int) -> Mapping[str, Any]:
     side = function.sides[number]
-    config = np.where(side.config < 0, np.nan, side.config)
     return {
         "name": side.name,
-        "config": packed(config),
-        "loss": packed(np.log1p(side.loss), 2e-4),
-        "regions": None if side.regions is None else side.regions.round(4).to_dict("list"),
+        **_columns(pd.DataFrame({"config": side.config, "loss": side.loss})),
+        "regions": None if side.regions is None else _columns(side.regions),
         "groups": function.groups(number).to_dict("records"),
     }
 
 
-def _plain_fastest(function: FunctionData, most: int) -> dict[str, Any]:
-    """The fastest configs of each shape: medians relative to the best time, intervals and samples to the median."""
-    frame = function.fastest
-    us, shape = frame["us"].to_numpy(), frame["shape"].to_numpy()
-    kept = [_spread(samples, most) for samples in frame["samples"]]
-    count = max(map(len, kept))
-    samples = np.array([[*each, *[np.nan] * (count - len(each))] for each in kept])
-    around = np.column_stack([frame["low"], frame["high"], samples]) / us[:, None] - 1
-    extent = max(float(np.nanmax(np.abs(around))), 1e-3)
-    return {
-        "count": count,
-        "of": int(frame["samples"].map(len).median()),
-        "rows": packed(np.bincount(shape, minlength=len(function.shapes))),
-        "config": packed(frame["config"]),
-        "us": packed(np.log(us / function.shapes["best_us"].to_numpy()[shape]), 5e-4),
-        "extent": extent,
-        "around": deviations(around, extent),
-    }
+def _columns(frame: pd.DataFrame) -> dict[str, Any]:
+    """A frame as a list for each column, rounded; nan is null."""
+    columns = json.loads(frame.reset_index(drop=True).to_json(double_precision=4))
+    return {name: [*values.values()] for name, values in columns.items()}
 
 
-def _spread(samples: Any, most: int) -> Any:
-    """At most `most` of the samples, evenly spaced in the order of their measurement."""
-    return samples if len(samples) <= most else samples[np.linspace(0, len(samples) - 1, most).round().astype(int)]
+def _fewer_samples(fastest: pd.DataFrame, most: int) -> pd.DataFrame:
+    """At most `most` of the samples of each config, evenly spaced in their order; count: the number of all.
+
+    Interval and samples are relative to the median, in units of 0.01 %, as the page has hundreds of thousands.
+    """
+    around = []
+    for us, low, high, samples in fastest[["us", "low", "high", "samples"]].itertuples(index=False):
+        shown = np.unique(np.linspace(0, len(samples) - 1, most).round().astype(int))
+        around.append(np.rint(1e4 * (np.array([low, high, *samples[shown]]) / us - 1)).astype(int).tolist())
+    return fastest[["shape", "config", "us"]].assign(around=around, count=fastest["samples"].map(len))

@@ -16,7 +16,6 @@ import pandas as pd
 
 from normtune.heuristics.showing.config_map import short_name
 from normtune.kernels.box import Box
-from normtune.kernels.config import Config
 from normtune.kernels.derived_size import is_derived
 from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.tree import Split, Tree, choose, nodes, regions
@@ -26,14 +25,11 @@ _FILLED = 0.6
 # Width of the tiles of scattered shapes as a share of the plane: `_TILE` over the square root of their number, at most
 # `_MOST_TILE`.
 _TILE, _MOST_TILE = 0.66, 0.05
-# Columns and rows of the cells into which a plane is divided if a tree has thresholds on a derived size, whose borders
-# are not parallel to an axis.
-_CELLS = 128, 96
 # Pixels: width and height of the plane for which names are broken into lines; width of a character, height of a line.
 _PIXELS = 640, 400
 CHARACTER, LINE = 6.8, 13
 _Ends = tuple[float, float, float, float]
-_COLUMNS = ["config", "x0", "x1", "y0", "y1", "z0", "z1"]
+_COLUMNS = ["config", "x0", "x1", "y0", "y1", "z0", "z1", "border"]
 # A name is broken between words only: a word longer than a line has its own.
 _WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
@@ -115,15 +111,18 @@ class SizePlane(NamedTuple):
                         rows.append((*ends, gap[0][0], gap[-1][1], z))
         return pd.DataFrame(rows, columns=["x0", "x1", "y0", "y1", "z"])
 
-    def regions(self, tree: Tree, whole: Box) -> pd.DataFrame:
+    def regions(self, tree: Tree, whole: Box, shapes: Sequence[Shape]) -> pd.DataFrame:
         """The regions of a tree on the plane.
 
         Returns:
             Columns config (`Config`), x0, x1, y0, y1 (the edges within the plane), z0 and z1 (the range of the third
-            size). If the tree has a threshold on a derived size, a region is a stack of thin rectangles.
+            size), and border (whether the edges are thresholds). A threshold on a derived size is parallel to no axis:
+            with one, these are the tiles of the measured shapes.
         """
         if any(isinstance(node, Split) and is_derived(node.axis) for node in nodes(tree)):
-            return self._cells(tree)
+            tiles = self.tiles(shapes)
+            configs = pd.Series([choose(tree, shape, self.axes) for shape in shapes])
+            return tiles.assign(config=configs, z0=tiles["z"], z1=tiles["z"], border=False)[_COLUMNS]
         (left, right), (top, bottom) = self.domain(0), self.domain(1)
         rows = []
         for config, box in regions(tree, whole):
@@ -137,23 +136,7 @@ class SizePlane(NamedTuple):
             )
             is_drawn = len(self.axes) < 3 or any(z[0] <= size <= z[1] for size in self.sizes[2])
             if ends[0] < ends[1] and ends[2] < ends[3] and is_drawn:
-                rows.append((config, *ends, *z))
-        return pd.DataFrame(rows, columns=_COLUMNS)
-
-    def _cells(self, tree: Tree) -> pd.DataFrame:
-        across, down = ([*map(float, np.geomspace(*self.domain(axis), _CELLS[axis] + 1))] for axis in (0, 1))
-        sizes = [[max(1, round(math.sqrt(low * high))) for low, high in pairwise(ends)] for ends in (across, down)]
-        rows: list[tuple[Config, float, float, float, float, int, int]] = []
-        for z in self.sizes[2] if len(self.axes) > 2 else (0,):
-            last: list[tuple[Config, float, float]] = []
-            for row, y in enumerate(sizes[1]):
-                shapes = [(x, y, z)[: len(self.axes)] for x in sizes[0]]
-                runs = _runs([choose(tree, shape, self.axes) for shape in shapes], across)
-                if runs == last:  # equal to the strip above, which is extended
-                    rows[-len(runs) :] = [(*old[:4], down[row + 1], z, z) for old in rows[-len(runs) :]]
-                else:
-                    rows += [(*run, down[row], down[row + 1], z, z) for run in runs]
-                last = runs
+                rows.append((config, *ends, *z, True))
         return pd.DataFrame(rows, columns=_COLUMNS)
 
     def labelled(self, regions: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
@@ -161,11 +144,9 @@ class SizePlane(NamedTuple):
 
         label: the config's name, broken into lines; chars: the length of the longest line; lines: their number; cx, cy:
         the centre of the label's room, a rectangle in the region without gaps where possible; wide, high: that room
-        as shares of the plane; border: whether the region's edges are thresholds; ratio: the largest over the least
-        vertical size of the plane. In a stack of thin rectangles only one of each config has a label.
+        as shares of the plane; ratio: the largest over the least vertical size of the plane.
         """
-        border = not _is_stacked(regions)
-        rooms = [_room(region, gaps) for region in regions.itertuples()] if border else _rooms(regions)
+        rooms = [_room(region, gaps) for region in regions.itertuples()]
         ends = pd.DataFrame(rooms, columns=_COLUMNS[1:5], index=regions.index, dtype=float)
         shares = []
         for axis, name in enumerate("xy"):
@@ -184,7 +165,6 @@ class SizePlane(NamedTuple):
             label=["\n".join(lines) for lines in labels],
             chars=[max(map(len, lines)) for lines in labels],
             lines=[len(lines) for lines in labels],
-            border=border,
             ratio=round(self.domain(1)[1] / self.domain(1)[0], 3),
         )
 
@@ -205,36 +185,3 @@ def _area(ends: _Ends) -> float:
     """The area of a rectangle on logarithmic axes; 0 if it is empty."""
     x0, x1, y0, y1 = ends
     return math.log(x1 / x0) * math.log(y1 / y0) if x0 < x1 and y0 < y1 else 0.0
-
-
-def _is_stacked(regions: pd.DataFrame) -> bool:
-    """Whether regions are stacks of thin rectangles."""
-    return len(regions) >= _CELLS[1] and bool((regions["y1"] / regions["y0"]).max() < 2)
-
-
-def _rooms(regions: pd.DataFrame) -> list[_Ends]:
-    """The rooms for labels in stacks of thin rectangles, one for each rectangle.
-
-    The first rectangle of a config and third size has the largest rectangle within their stack, the others none.
-    """
-    rooms = {row: (x0, x0, y0, y0) for row, x0, y0 in zip(regions.index, regions["x0"], regions["y0"], strict=True)}
-    for _, own in regions.groupby([regions["config"].map(str), regions["z0"]]):
-        strips = sorted(zip(own["y0"], own["y1"], own["x0"], own["x1"], strict=True))
-        found = []
-        for number, (y0, y1, x0, x1) in enumerate(strips):
-            found.append((x0, x1, y0, y1))
-            for upper, lower, left, right in strips[number + 1 :]:
-                if upper == y1 and left < x1 and x0 < right:
-                    x0, x1, y1 = max(x0, left), min(x1, right), lower
-                    found.append((x0, x1, y0, y1))
-        rooms[own.index[0]] = max(found, key=_area)
-    return [*rooms.values()]
-
-
-def _runs(configs: Sequence[Config], ends: Sequence[float]) -> list[tuple[Config, float, float]]:
-    """Runs of adjacent cells with the same config, with their ends."""
-    found = []
-    for config, cells in groupby(zip(configs, pairwise(ends), strict=True), itemgetter(0)):
-        tiles = [tile for _, tile in cells]
-        found.append((config, tiles[0][0], tiles[-1][1]))
-    return found

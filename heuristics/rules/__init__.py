@@ -9,7 +9,7 @@ from normtune.heuristics.rules.rule import Autotuned, Rule
 RULES: dict[str, Rule] = {
     rule.name: rule
     for rule in (
-        *(liger.RULE, liger.RULE_1238, liger.RULE_1188),
+        *(liger.RULE, liger.RULE_1238),
         *(te_rocm.RULE, te_cuda.RULE, aiter.RULE, tilegym.RULE, *forward_only.RULES, quack.RULE),
     )
 }

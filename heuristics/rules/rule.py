@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target
 
 FORWARD = "rms_norm_forward"
@@ -21,14 +20,12 @@ class Rule(NamedTuple):
         source: of the rule.
         choose: the config equivalent to the library's launch for a problem and a target; None if the rule has no
             answer, or one that no kernel of normtune can run. All configs are legal on an H200 at every shape.
-        tree: the rule of an operator as a tree, if it consists of thresholds on rows and hidden; else None.
     """
 
     name: str
     title: str
     source: str
     choose: Callable[[Problem, Target], Config | None]
-    tree: Callable[[str], Tree | None] = lambda operator: None
 
 
 class Autotuned(NamedTuple):

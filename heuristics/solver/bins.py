@@ -5,9 +5,7 @@ in the whole bin, the bin ends at the measured size. Where still none is legal, 
 operator's default config is a candidate without a time; any measured config is preferred.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
@@ -183,32 +181,6 @@ def few_configs(
     if best is None:
         return None
     return Few(tuple(in_bins.configs[index] for index in best.chosen), best.cost // total, best.bound // total)
-
-
-def least_worst(matrix: TimingMatrix, legality: Legality, leaves: int, max_configs: int | None = None) -> int | None:
-    """The least worst-case regret of a tree of at most `leaves` leaves and `max_configs` configs, log_ppm.
-
-    By bisection over the regrets in the matrix: a bound on the worst case only removes configs. None if there is no
-    such tree.
-    """
-    matrix = replace(matrix, untimed=None)  # the regret of untimed configs is unbounded
-
-    def is_possible(allowed: TimingMatrix) -> bool:
-        if max_configs is not None:
-            few = few_configs(allowed, legality, max_configs, leaves=leaves)
-            if few is None:
-                return False
-            allowed = allowed.of_configs(few.configs)
-        return solve(allowed, legality, leaves).least(leaves) is not None
-
-    if not is_possible(matrix):
-        return None
-    bounds = np.unique(matrix.regret[matrix.usable]).tolist()
-    # No tree is better than the best config of each problem; a problem without one gets a default config.
-    has_time = matrix.usable.any(axis=1)
-    least = int(np.where(matrix.usable, matrix.regret, np.iinfo(np.int64).max)[has_time].min(axis=1).max())
-    bounds = bounds[bisect_left(bounds, least) :]
-    return int(bounds[bisect_left(bounds, True, key=lambda cap: is_possible(matrix.within(cap)))])
 
 
 def losses(matrix: TimingMatrix, tree: Tree) -> list[int | None]:

@@ -20,7 +20,7 @@ legal; it is then scored as the slowest config measured there.
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,8 @@ _PER_LEAF = 4
 # functions, they choose one that is 1 % faster at all recorded shapes, with 19 leaves in place of 10.
 FOLDS = 6
 EXCESS = 3000  # log_ppm: 0.3 %
+# Names of the figures of a cross-validation, see `fitting.figures`; a refit takes them from the header of the table.
+BETWEEN = ("cross_validated", "plain_validated", "worst_validated", "extrapolated")
 # Seconds for a fold, for each problem, config and leaf; it takes 90 MB on the recording grid.
 _SECONDS = 2e-7
 
@@ -120,6 +122,11 @@ class Validated(NamedTuple):
     def outside(self, leaves: int) -> int | None:
         """Mean regret beyond the fitted sizes, log_ppm, on the worst axis; None if there are too few sizes."""
         return _worst([axis.mean(leaves, axis.outer) for axis in self.axes if axis.outer])
+
+    def figures(self, leaves: int) -> dict[str, Any]:
+        """The figures named in `BETWEEN`."""
+        each = self.inside(leaves), self.plain_inside(leaves), self.worst_inside(leaves), self.outside(leaves)
+        return dict(zip(BETWEEN, each, strict=True))
 
     def chosen(self) -> int | None:
         """The number of leaves, by the rule in the module's docstring; None if there are too few sizes."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from normtune.errors import UsageError
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import FIRST_LINE, comment_of, is_edited, parse
+from normtune.kernels.tablefile.header import comment_of, is_edited, parse
 from normtune.kernels.tablefile.syntax import has_comments
 from normtune.results.atomic import replaced
 from normtune.results.paths import check_place
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from normtune.results.records import Device
 
 
-# Bytes among which a table has its first line.
-_BEGINNING = 1 << 12
 # In the first line of files in a form other than a table.
 WRITTEN = "Written by normtune"
 
@@ -100,14 +98,6 @@ def check_text(path: Path, force: bool) -> None:
 def is_importable(path: Path) -> bool:
     """Whether Python can import a file by its name."""
     return path.stem.isidentifier() and not keyword.iskeyword(path.stem)
-
-
-def is_table(path: Path) -> bool:
-    """Whether a file begins as a table does, perhaps below a licence; False if it cannot be read."""
-    try:
-        return path.is_file() and FIRST_LINE.encode() in _begins(path, _BEGINNING).splitlines()
-    except (UsageError, ValueError):  # a name with a NUL
-        return False
 
 
 def not_as_written(path: Path) -> str:

@@ -3,6 +3,8 @@
 import os
 import re
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 
 from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.fitting.figures import Figures, Loss
+from normtune.heuristics.regret.best_times import BestTimes
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
 from normtune.heuristics.writing.entries import table_text
 from normtune.heuristics.writing.regenerate import Command, command_of
@@ -145,3 +148,11 @@ def partitions(box, count):
             for left in partitions(low, fewer):
                 for right in partitions(high, count - fewer):
                     yield left + right
+
+
+def timed(matrix: TimingMatrix, best: Sequence[int], failed: Sequence[tuple[int, int]] = ()) -> TimingMatrix:
+    """The matrix with the best time of each problem, ns, and the places of failures."""
+    broken = np.zeros(matrix.usable.shape, np.bool_)
+    for place in failed:
+        broken[place] = True
+    return replace(matrix, times=BestTimes(np.array(best, np.int64), broken, {}))

@@ -17,7 +17,6 @@ import normtune
 from normtune import FitOptions, NormtuneError, Store, Table
 from normtune import export_data, export_recording, merge_data, list_data
 from normtune import fit, load_table, register, show, show_map, sweep, uninstall
-from normtune.heuristics.api.maps import Maps
 from normtune.heuristics.writing.installing import Installed, Removed
 from normtune.tuner.checking.offline import CheckedTable
 from normtune.results.api import Exported
@@ -43,8 +42,7 @@ def checked(frame: pd.DataFrame, store: Store) -> None:
     assert_type(merge_data(["one.parquet", "two.parquet"], store), tuple[Merged, ...])
     assert_type(merge_data("one.parquet")[0].added, int)
     export_data(store)  # type: ignore[arg-type]
-    assert_type(show_map(store, table="table.py"), Maps)
-    assert_type(show_map(store).frame(), pd.DataFrame)
+    assert_type(show_map(store, table="table.py"), pd.DataFrame)
     assert_type(FitOptions().max_slowdown, float | None)
     sweep(rows="1,64")  # type: ignore[arg-type]
     fit(frame, leaves="4")  # type: ignore[arg-type]

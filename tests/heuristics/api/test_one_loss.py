@@ -1,6 +1,5 @@
 """Header, fit, show, diff, report and JSON give a function one loss: where its choice is timed, with their share."""
 
-import numpy as np
 import pytest
 
 import normtune
@@ -41,12 +40,12 @@ def test_every_output_has_the_loss_of_the_header(partly: Evidence, spec, here) -
     assert decisions(loaded.header)[key].figures.loss == loss
     own = decisions(loaded.header)[share.donor].figures.loss
     assert f" at {own.problems + 21} of {own.problems + 35} shapes" in comment(loaded.header)
-    (shown,) = (one.content for one in maps_of(partly, loaded).devices[0].maps if one.dtype == "float16")
+    (shown,) = (one for of, one in maps_of(partly, loaded)[0].maps.items() if of.dtype == "float16")
     assert shown.loss._replace(mean=loss.mean) == loss  # a map has equal weights
     (function,) = (one for one in report("table.py", data=partly).devices[0].functions if one.title == str(key))
     assert ("", f"  timed {share_text}") in function.verdict
     matrix = timing_matrix(partly, spec, key, TARGETS["sm_90"])
-    of_diff = difference(spec, matrix, TARGETS["sm_90"], side("table.py"), side("liger"), np.ones(35, np.int64)).loss(0)
+    of_diff = difference(spec, matrix, TARGETS["sm_90"], side("table.py"), side("liger")).loss(0)
     assert of_diff._replace(mean=loss.mean, luck=loss.luck) == loss._replace(luck=loss.luck)
     assert any(line.endswith("  float16 (0.0 %), timed at 21 of 35 shapes") for line in verdict(table.fit))
     row = table.figures().set_index("dtype").loc["float16"]

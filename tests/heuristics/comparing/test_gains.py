@@ -9,7 +9,7 @@ from normtune.heuristics.comparing.gains import ConfidenceInterval, Gain, Pair, 
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.tests.heuristics.made_up import rounds_of
+from normtune.tests.heuristics.made_up import rounds_of, timed
 
 SLOW, FAST = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 8)
 # Quantiles of t at 0.975, from any table of them.
@@ -38,7 +38,7 @@ def close(found: ConfidenceInterval, expected: tuple[float, float, float]) -> No
 
 
 def test_one_shape_by_hand() -> None:
-    found = gain(matrix_of([SHAPE], [[0, 130_000]]), np.array([10_000]), [Pair(0, 0, 1)])
+    found = gain(timed(matrix_of([SHAPE], [[0, 130_000]]), [10_000]), [Pair(0, 0, 1)])
     assert found is not None and found.shapes == 1
     # Blocks of 110,000 and 150,000: their mean has a standard error of 20,000 and one degree of freedom.
     close(found.log, (130_000, 130_000 - T1 * 20_000, 130_000 + T1 * 20_000))
@@ -50,7 +50,7 @@ def test_one_shape_by_hand() -> None:
 
 def test_the_other_way_round_it_is_a_loss_of_the_slower_ones_time() -> None:
     matrix = matrix_of([SHAPE], [[0, 130_000]])
-    found = gain(matrix, np.array([10_000]), [Pair(0, 1, 0)])
+    found = gain(timed(matrix, [10_000]), [Pair(0, 1, 0)])
     assert found is not None
     assert found.log.mean == pytest.approx(-130_000)
     slow = 10 * math.exp(0.13)
@@ -59,7 +59,7 @@ def test_the_other_way_round_it_is_a_loss_of_the_slower_ones_time() -> None:
 
 def test_several_shapes_share_their_freedom_by_welch_and_satterthwaite() -> None:
     matrix = matrix_of([SHAPE, SHAPE], [[0, 130_000]] * 2)
-    found = gain(matrix, np.array([10_000, 10_000]), [Pair(0, 0, 1), Pair(1, 0, 1)])
+    found = gain(timed(matrix, [10_000, 10_000]), [Pair(0, 0, 1), Pair(1, 0, 1)])
     assert found is not None and found.shapes == 2
     close(found.log, (130_000, 130_000 - T2 * 20_000 / 2**0.5, 130_000 + T2 * 20_000 / 2**0.5))
 
@@ -67,14 +67,14 @@ def test_several_shapes_share_their_freedom_by_welch_and_satterthwaite() -> None
 def test_weights_count() -> None:
     steady = [[0, 0, 0, 0], [10_000] * 4]
     matrix = matrix_of([SHAPE, steady], [[0, 130_000], [0, 10_000]], [1024, 3072])
-    found = gain(matrix, np.array([10_000, 10_000]), [Pair(0, 0, 1), Pair(1, 0, 1)])
+    found = gain(timed(matrix, [10_000, 10_000]), [Pair(0, 0, 1), Pair(1, 0, 1)])
     assert found is not None
     close(found.log, (40_000, 40_000 - T1 * 5_000, 40_000 + T1 * 5_000))
 
 
 def test_only_rounds_that_both_were_timed_in_are_compared() -> None:
     lacking = [[0, 0, 0, 0, 0, MISSING], [100_000, 120_000, 140_000, 160_000, MISSING, 900_000]]
-    found = gain(matrix_of([lacking], [[0, 130_000]]), np.array([10_000]), [Pair(0, 0, 1)])
+    found = gain(timed(matrix_of([lacking], [[0, 130_000]]), [10_000]), [Pair(0, 0, 1)])
     assert found is not None
     close(found.log, (130_000, 130_000 - T1 * 20_000, 130_000 + T1 * 20_000))
 
@@ -82,7 +82,7 @@ def test_only_rounds_that_both_were_timed_in_are_compared() -> None:
 def test_a_shape_without_two_common_blocks_is_left_out_beside_others() -> None:
     apart = [[0, 0, MISSING, MISSING], [MISSING, MISSING, 5, 5]]
     matrix = matrix_of([SHAPE, apart], [[0, 130_000], [0, 700_000]])
-    found = gain(matrix, np.array([10_000, 10_000]), [Pair(0, 0, 1), Pair(1, 0, 1)])
+    found = gain(timed(matrix, [10_000, 10_000]), [Pair(0, 0, 1), Pair(1, 0, 1)])
     assert found is not None and found.shapes == 1
     assert found.log.mean == pytest.approx(130_000)
 
@@ -93,7 +93,7 @@ def test_without_any_the_regrets_speak_and_there_is_no_interval() -> None:
         np.array([[200_000, 0], [0, 100_000]], np.int64),
         np.ones((2, 2), np.bool_),
     )
-    found = gain(matrix, np.array([2_000, 4_000]), [Pair(0, 1, 0), Pair(1, 1, 0)])
+    found = gain(timed(matrix, [2_000, 4_000]), [Pair(0, 1, 0), Pair(1, 1, 0)])
     assert found is not None
     assert found.log == (50_000, None, None)
     expected = (2 * math.expm1(0.2) + 4 * math.exp(0.1) * math.expm1(-0.1)) / 2
@@ -102,10 +102,10 @@ def test_without_any_the_regrets_speak_and_there_is_no_interval() -> None:
 
 def test_what_launches_the_same_gains_exactly_nothing_and_no_shape_no_gain() -> None:
     matrix = matrix_of([SHAPE], [[0, 130_000]])
-    assert gain(matrix, np.array([10_000]), [Pair(0, 1, 1)]) == Gain(
+    assert gain(timed(matrix, [10_000]), [Pair(0, 1, 1)]) == Gain(
         1, 4096, ConfidenceInterval(0, 0, 0), ConfidenceInterval(0, 0, 0)
     )
-    assert gain(matrix, np.array([10_000]), []) is None
+    assert gain(timed(matrix, [10_000]), []) is None
 
 
 @pytest.mark.slow

@@ -117,7 +117,6 @@ def test_a_cap_that_cannot_be_met_says_what_can(store: str) -> None:
     assert found, text
     assert not Path("new.py").exists()
     fit("--leaves", "2", "--max-slowdown", found[1], out="new.py")
-    refused(*words, f"{float(found[1]) - 2e-4:.6f}", "--out", "no.py", kind=NormtuneError)
 
 
 @pytest.mark.slow

@@ -185,7 +185,7 @@ def test_views_show_a_map_of_two_sizes_for_each_of_the_third(frame, tmp_path) ->
     normtune.fit(frame, name="NVIDIA H200", target="sm_90").save(path, evidence=times)
     screen = succeed("show", path, "--store", times)
     assert "product.k=512 float16: the configs of table.py" in screen and "\n n 1 16 256 4k\n" in screen, screen
-    shown = normtune.show_map(times, table=path).frame()
+    shown = normtune.show_map(times, table=path)
     assert {*shown.operator} == {f"product.k={k}" for k in K}
     assert (shown.config == shown.best).all()
     found = diff(path, path, times)
@@ -274,7 +274,7 @@ def test_a_table_has_thresholds_on_a_derived_size(by_tiles, derived, tmp_path, m
     assert [lookup("product", "float16", 512, n, 7).BLOCK for n in (255, 256, 10**6)] == [16, 64, 64]
     done = main("check", "table.py")
     assert done.exit_code == 0 and "equal, byte for byte" in done.output, done.output
-    shown = normtune.show_map("times.parquet", table="table.py").frame()
+    shown = normtune.show_map("times.parquet", table="table.py")
     assert (shown.config == shown.best).all()
     found = diff("table.py", "table.py", "times.parquet")
     assert [result.faster() for part in found.devices for result in part.differences] == [0.0] * len(K)

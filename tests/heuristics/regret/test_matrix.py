@@ -85,7 +85,7 @@ def test_what_was_not_timed_counts_as_the_slowest_that_was_and_by_5_percent_at_l
     assert found.within(10**7).assumed.loss(near, alias) is None
     assert found.loss(near, alias) is None and found.untimed[near, column[alias]]
     # Slices keep it, however few configs are left.
-    assert found.of_configs([alias]).of_problems([near]).assumed.loss(0, alias) == found.assumed.loss(near, alias)
+    assert found.of_configs([alias]).assumed.loss(near, alias) == found.assumed.loss(near, alias)
 
 
 def test_a_binary_that_the_compiler_refused_answers_no_other_shape_either(spec: OperatorSpec, run: Run) -> None:

@@ -97,34 +97,18 @@ def test_shapes_without_any_weight_count_by_decades_and_that_is_told(file, spec:
     path = file("rows,hidden,weight,dtype\n1,4,1,bfloat16\n9,9,1,\n9,10,1,\n")
     weighting = Weighting(path)
     shapes = [TINY, SMALL]
-    weighting.of(spec, spec.key("bfloat16"), shapes)
     assert weighting.of(spec, spec.key("float32"), shapes).tolist() == of("decades", spec, shapes, dtype="float32")
-    assert weighting.notes() == [
+    assert weighting.notes([(spec.key(dtype), shapes) for dtype in ("bfloat16", "float32")]) == [
         f"2 lines of {path} match no measurement, the first is 9 x 9 ({path}, line 3)",
         f"no weight in {path} for toy float32: weighted by decades instead",
     ]
-    assert Weighting("decades").notes() == []
-
-
-def test_what_two_processes_met_is_joined(file, spec: OperatorSpec) -> None:
-    path = file("rows,hidden,weight,operator\n1,4,1,toy\n1,40,1,toy:no_keep\n9,9,1,\n")
-    here, there = Weighting(path), Weighting(path)
-    here.of(spec, spec.key("bfloat16"), [TINY])
-    there.of(spec, spec.key("bfloat16", "no_keep"), [SMALL])
-    there.of(spec, spec.key("float32"), [SMALL])
-    here.join(there)
-    here.join(here)
-    assert here.notes() == [
-        f"1 line of {path} match no measurement, the first is 9 x 9 ({path}, line 4)",
-        f"no weight in {path} for toy float32: weighted by decades instead",
-    ]
+    assert Weighting("decades").notes([(spec.key("bfloat16"), shapes)]) == []
 
 
 def test_a_file_that_meets_nothing_is_refused(file, spec: OperatorSpec) -> None:
     weighting = Weighting(file("rows,hidden,weight,operator\n1,4,1,toi\n"))
-    weighting.of(spec, spec.key("bfloat16"), [TINY])
     with pytest.raises(UsageError, match=r"mix.csv has no measured shape, its first is 1 x 4 of 'toi'"):
-        weighting.notes()
+        weighting.notes([(spec.key("bfloat16"), [TINY])])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Reports of the toy, and pages taken apart."""
 
 import json
-import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
@@ -63,18 +62,6 @@ def parsed(text: str) -> Parsed:
     page.close()
     assert page.open == []
     return page
-
-
-def unpacked(column: dict[str, Any], alphabet: str) -> list[float | None]:
-    """A column of a page, as its script unpacks it."""
-    places, base = {character: number for number, character in enumerate(alphabet)}, len(alphabet)
-    numbers = []
-    for text in re.findall("." * column["digits"], column["text"]):
-        code = 0
-        for character in text:
-            code = base * code + places[character]
-        numbers.append((code - 1 + column["least"]) * column["unit"] if code else None)
-    return numbers
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from normtune.heuristics.api.report import Report
 from normtune.heuristics.report import charts, theme
 from normtune.heuristics.report.function_data import ListedConfig
 from normtune.tests.commands import one_line
-from normtune.tests.heuristics.report.conftest import Parsed, parsed, unpacked
+from normtune.tests.heuristics.report.conftest import Parsed, parsed
 
 pytestmark = pytest.mark.long
 
@@ -27,10 +27,8 @@ def test_it_says_what_the_fit_says(made: Report, page: Parsed, store: str) -> No
     assert worst in page.text and f"{table.figures()['leaves'].max()} regions of shapes" in page.text
     assert made.title in page.text and "300 measurements, 2026-11-20" in page.text
     (function,) = data["functions"]
-    places = [unpacked(column, data["alphabet"]) for column in function["places"]]
-    shapes = [(function["sizes"][0][int(x)], function["sizes"][1][int(y)]) for x, y in zip(*places, strict=True)]
-    names = [data["names"][int(number)] for number in unpacked(function["configs"], data["alphabet"])]
-    own = [names[int(number)] for number in unpacked(function["sides"][0]["config"], data["alphabet"])]
+    shapes = [*zip(function["shapes"]["x"], function["shapes"]["y"], strict=True)]
+    own = [function["configs"][number][0] for number in function["sides"][0]["config"]]
     assert own == [str(table.lookup("toy", "bfloat16", *shape)) for shape in shapes] and len(shapes) == 35
     assert len(function["sides"][0]["regions"]["config"]) == table.figures()["leaves"].sum()
     assert [side["name"] for side in function["sides"]] == ["fitted table", "the default config"]
@@ -53,7 +51,7 @@ def test_it_needs_nothing_but_itself_and_works_by_keyboard(page: Parsed) -> None
 @pytest.mark.slow
 def test_each_chart_is_one_of_vega_lite(page: Parsed) -> None:
     specs = page.data["specs"]
-    assert specs.keys() == {"map", "samples", "seconds", *charts.MEASURES}
+    assert specs.keys() == {"map", "samples", *charts.MEASURES}
     for spec in specs.values():
         alt.Chart.from_dict(spec)
     with pytest.raises(ValidationError):

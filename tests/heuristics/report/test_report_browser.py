@@ -57,7 +57,7 @@ def test_all_is_seen_and_nothing_fails(browser: Any, made: Report, here: Path, w
     made.save("page.html")
     shown = Shown(browser, here / "page.html", width, scheme)
     shown.page.evaluate("scrollTo(0, document.body.scrollHeight)")
-    shown.page.wait_for_selector("#time")
+    shown.page.wait_for_selector("#timed")
     assert [line for line in shown.said if not line.startswith(("data:", "blob:"))] == []
     assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
     for chart in DRAWN:

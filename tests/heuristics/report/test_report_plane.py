@@ -8,13 +8,11 @@ import pandas as pd
 import pytest
 
 from normtune.heuristics.report import palette
-from normtune.heuristics.report.packing import ALPHABET, FINE, HALF, deviations, packed
 from normtune.heuristics.report.plane import SizePlane
 from normtune.kernels.box import EVERYWHERE, Box
 from normtune.kernels.config import Implementation
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
-from normtune.tests.heuristics.report.conftest import unpacked
 
 FEW, MANY, LONG = (Leaf(RMSNormConfig("row", 1, warps)) for warps in (1, 4, 16))
 TREE = Split("hidden", 512, Split("rows", 64, FEW, MANY), LONG)
@@ -29,7 +27,7 @@ def holding(regions: pd.DataFrame, x: float, y: float, z: int = 0) -> list[objec
 
 def test_regions_answer_as_the_tree_does() -> None:
     plane = SizePlane.of(("rows", "hidden"), GRID)
-    regions = plane.regions(TREE, EVERYWHERE)
+    regions = plane.regions(TREE, EVERYWHERE, GRID)
     assert len(regions) == 3
     for shape in itertools.product((1, 63, 64, 65, 4096), (128, 511, 512, 513, 2048)):
         assert holding(regions, *shape) == [choose(TREE, shape)]
@@ -37,13 +35,13 @@ def test_regions_answer_as_the_tree_does() -> None:
     assert (regions.x0.min(), regions.x1.max()) == tuple(plane.domain(0))
 
 
-def test_a_derived_size_cuts_the_plane_by_a_slope() -> None:
+def test_a_derived_size_colours_the_measured_shapes() -> None:
     axes, shapes = ("m", "n", "k"), [*itertools.product((1, 64, 4096), (128, 2048), (8, 16))]
     tree = Split("m * n", 1 << 17, FEW, Split("k", 8, MANY, LONG))
-    regions = SizePlane.of(axes, shapes).regions(tree, Box.of(m=(1, 1 << 20), n=(1, 1 << 20), k=(1, 64)))
-    for x, y, z in itertools.product((2, 30, 1000), (150, 600, 1900), (8, 16)):
-        if not 0.9 < x * y / (1 << 17) < 1.1:  # a cell has one config
-            assert holding(regions, x + 0.01, y + 0.01, z) == [choose(tree, (x, y, z), axes)]
+    regions = SizePlane.of(axes, shapes).regions(tree, Box.of(m=(1, 1 << 20), n=(1, 1 << 20), k=(1, 64)), shapes)
+    assert len(regions) == len(shapes) and not regions["border"].any()
+    for x, y, z in shapes:
+        assert holding(regions, x, y, z) == [choose(tree, (x, y, z), axes)]
 
 
 def test_tiles_and_gaps_cover_a_grid_once() -> None:
@@ -69,7 +67,7 @@ def test_one_shape_and_scattered_ones_have_tiles_around_them() -> None:
 
 def test_names_are_written_in_as_few_lines_as_there_is_room_for() -> None:
     plane = SizePlane.of(("rows", "hidden"), GRID)
-    labelled = plane.labelled(plane.regions(TREE, EVERYWHERE), plane.gaps(GRID))
+    labelled = plane.labelled(plane.regions(TREE, EVERYWHERE, GRID), plane.gaps(GRID))
     assert labelled["label"].str.replace("\n", " ").tolist() == [str(config) for config in labelled["config"]]
     assert (labelled["chars"] == [max(map(len, label.split("\n"))) for label in labelled["label"]]).all()
     assert labelled["border"].all()
@@ -78,22 +76,9 @@ def test_names_are_written_in_as_few_lines_as_there_is_room_for() -> None:
 def test_names_are_where_shapes_were_measured() -> None:
     shapes = [shape for shape in GRID if shape not in ((4096, 2048), (64, 2048))]
     plane = SizePlane.of(("rows", "hidden"), shapes)
-    labelled = plane.labelled(plane.regions(TREE, EVERYWHERE), plane.gaps(shapes))
+    labelled = plane.labelled(plane.regions(TREE, EVERYWHERE, GRID), plane.gaps(shapes))
     (long,) = labelled[labelled["config"] == LONG.config].itertuples()
     assert long.y0 < long.cy < plane.gaps(shapes).y0.min() < long.y1 and long.wide == 1 and long.high < 0.2
-
-
-def test_names_on_a_slope_are_within_their_region() -> None:
-    axes, shapes = ("m", "n"), [*itertools.product((1, 64, 4096), (128, 2048))]
-    plane, tree = SizePlane.of(axes, shapes), Split("m * n", 1 << 17, FEW, LONG)
-    regions = plane.regions(tree, Box.of(m=(1, 1 << 20), n=(1, 1 << 20)))
-    named = (labelled := plane.labelled(regions, plane.gaps(shapes)))[labelled["wide"] > 0]
-    assert len(named) == 2 and not labelled["border"].any()
-    for row in named.itertuples():
-        for x, y in itertools.product((-0.49, 0.49), (-0.49, 0.49)):
-            (left, right), (top, bottom) = plane.domain(0), plane.domain(1)
-            corner = row.cx * (right / left) ** (x * row.wide), row.cy * (bottom / top) ** (y * row.high)
-            assert holding(regions, *corner) == [row.config]
 
 
 def test_like_configs_have_like_colours() -> None:
@@ -129,15 +114,3 @@ def test_numbers_of_one_knob_are_groups_too() -> None:
     own = palette.colours(configs)
     assert [own[config].group for config in configs] == ["block_row 16", "block_row 2", "block_row 2"]
     assert [found.group for found in own.values()] == ["block_row 2", "block_row 2", "block_row 16"]
-
-
-def test_numbers_are_unpacked_as_they_were() -> None:
-    for values, unit in (([1.5, np.nan, -3.25, 700.0], 0.25), ([0], 1), ([np.nan], 1), ([5, 5, 5], 1)):
-        column = packed(values, unit)
-        assert unpacked(column, ALPHABET) == [None if math.isnan(value) else value for value in values]
-    assert not {*'"\\<>&'} & {*ALPHABET}
-    values = np.array([[0.0, 0.001, -0.05, 0.5, np.nan]])
-    codes = [ALPHABET.index(text) for text in deviations(values, 0.5)]
-    assert codes[-1] == len(ALPHABET) - 1
-    back = [FINE * math.sinh((code - HALF) / HALF * math.asinh(0.5 / FINE)) for code in codes[:-1]]
-    assert back == pytest.approx(values[0, :-1].tolist(), rel=0.15, abs=2e-4)

@@ -9,7 +9,6 @@ from normtune.heuristics.rules.te_rocm import _BACKWARD_LADDER, _FORWARD_LADDER,
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.tree import choose
 from normtune.kernels.target import TARGETS
 
 H200 = TARGETS["sm_90"]
@@ -31,7 +30,6 @@ def test_each_rule_is_found_by_its_name_and_says_where_it_is_from() -> None:
     assert len({rule.title for rule in rules.values()}) == len(RULES) + len(AUTOTUNED)
     assert [rule.source for rule in RULES.values() if "#" in rule.source] == [
         "Liger-Kernel #1238",
-        "Liger-Kernel #1188",
         "Transformer Engine (ROCm) #593 and #615",
         "ATOM #697 and #708",
         "vLLM #27931",
@@ -85,36 +83,9 @@ def test_the_proposal_differs_from_liger_only_between_the_two_switches(rows: int
     assert RULES["liger"].choose(problem, H200) == liger.choose(problem.operator, rows, hidden)
 
 
-@given(rows=st.integers(1, MAX_ROWS), hidden=st.integers(1, 65536), backward=st.booleans())
-def test_the_withdrawn_proposal_differs_only_in_short_rows_of_the_forward(
-    rows: int, hidden: int, backward: bool
-) -> None:
-    problem = Problem.of(BACKWARD if backward else FORWARD, rows, hidden, "bfloat16")
-    shipped, found = (RULES[name].choose(problem, H200) for name in ("liger", "liger_1188"))
-    assert (shipped != found) == (not backward and hidden <= 256 and rows < 32768)
-    assert shipped == found or found == RMSNormConfig("row", 1, 2)
-
-
-@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.tree(FORWARD)])
-@given(
-    rows=st.one_of(st.sampled_from(SIZES), st.integers(1, MAX_ROWS)),
-    hidden=st.one_of(st.sampled_from([size for size in SIZES if size <= 65536]), st.integers(1, 65536)),
-    backward=st.booleans(),
-)
-def test_a_rule_is_what_its_tree_is(name: str, rows: int, hidden: int, backward: bool) -> None:
-    problem = Problem.of(BACKWARD if backward else FORWARD, rows, hidden, "bfloat16")
-    tree = RULES[name].tree(problem.operator)
-    assert tree is not None and choose(tree, (rows, hidden)) == RULES[name].choose(problem, H200)
-    assert RULES[name].tree("toy") is None
-
-
 @pytest.mark.parametrize(
     ("name", "rows", "hidden", "expected"),
     [
-        ("liger_1188", 32767, 256, "row warps=2"),
-        ("liger_1188", 32768, 256, "block_row block_row=16 warps=4"),
-        ("liger_1188", 32767, 257, "row warps=4"),
-        ("liger_1188", 1, 2048, "row warps=8"),
         # Elements a thread and registers: 4 and 38, 64 and 128, 32 and 80, 64 and 128.
         ("te_cuda", 4096, 128, "persistent block_row=4 warps=4 programs_per_sm=8"),
         ("te_cuda", 4096, 2048, "persistent block_row=4 warps=4 programs_per_sm=4"),
@@ -208,7 +179,6 @@ def test_the_forward_in_bfloat16(name: str, rows: int, hidden: int, expected: st
 @pytest.mark.parametrize(
     ("name", "rows", "hidden", "expected"),
     [
-        ("liger_1188", 4096, 64, "persistent warps=4 programs_per_sm=1"),
         # Elements a thread and registers: 32 and 144, 32 and 144, 64 and the most, 255.
         ("te_cuda", 4096, 1024, "persistent block_row=4 warps=4 programs_per_sm=2"),
         ("te_cuda", 4096, 1025, "persistent warps=4 programs_per_sm=4"),

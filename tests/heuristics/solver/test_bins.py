@@ -10,15 +10,13 @@ from hypothesis import strategies as st
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.solver.bins import cell_of, few_configs, least_worst, losses, solve
+from normtune.heuristics.solver.bins import cell_of, few_configs, solve
 from normtune.heuristics.solver.optimum import Optima
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.tree import Leaf, leaves
 from normtune.kernels.target import TARGETS
-from normtune.tests.heuristics.made_up import partitions
 
 # 16 warps alone are legal at 16384 in float32, 8 warps up to 8192, block_row as row.
 CONFIGS = (RMSNormConfig("block_row", 4, 16), *(RMSNormConfig("row", 1, warps) for warps in (4, 8, 16)))
@@ -44,47 +42,6 @@ def legality(spec: OperatorSpec, dtype: str = "float32") -> Legality:
 def tops_of(optima: Optima, cell: tuple[int, ...]) -> tuple[int, ...]:
     """The largest shape in a bin."""
     return tuple(axis.tops[index] for axis, index in zip(optima.axes, cell, strict=True))
-
-
-def brute_least_worst(matrix: TimingMatrix, legal: Legality, count: int) -> int | None:
-    """Over all partitions, the least of the largest regret, where each box has the config whose largest is least.
-
-    The last bin of an axis reaches to its end, as the largest measured size answers for what lies beyond, unless that
-    is left out of a leaf of its own.
-    """
-    rows, hidden = (sorted({shape[place] for shape in matrix.problems}) for place in (0, 1))
-    found = solve(matrix, legal, 1)
-    best = None
-    for boxes in (boxes for number in range(1, count + 1) for boxes in partitions(found.whole, number)):
-        worst: int | None = 0
-        for box in boxes:
-            inside = [index for index, shape in enumerate(matrix.problems) if box.holds(cell_of(found.axes, shape))]
-            largest = [
-                max((int(matrix.regret[index, place]) for index in inside), default=0)
-                for place, config in enumerate(matrix.configs)
-                if matrix.usable[inside, place].all() and legal.reaches(config, tops_of(found, box.largest))
-            ]
-            worst = None if worst is None or not largest else max(worst, min(largest))
-        if worst is not None:
-            best = worst if best is None else min(best, worst)
-    assert len(rows) * len(hidden) == len(matrix.problems)
-    return best
-
-
-@pytest.mark.slow
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10**6), count=st.integers(1, 4), wide=st.booleans())
-def test_the_least_worst_is_that_of_all_partitions(seed: int, count: int, wide: bool) -> None:
-    shapes = ((1, 64), (256, 4096, 16384)) if wide else ((1, 64, 4096), (256, 16384))
-    legal = legality(SPEC[0])
-    matrix = matrix_of(seed, *shapes)
-    least = least_worst(matrix, legal, count)
-    assert least == brute_least_worst(matrix, legal, count)
-    if least is not None:
-        tree = solve(matrix.within(least), legal, count).tree(count)
-        assert tree is not None and leaves(tree) <= count
-        assert max(loss for loss in losses(matrix, tree) if loss is not None) == least
-        assert solve(matrix.within(least - 1), legal, count).least(count) is None
 
 
 SPEC: list[OperatorSpec] = []
@@ -174,13 +131,3 @@ def test_problems_left_out_do_not_choose_the_few() -> None:
     assert few is not None and few.configs == (RMSNormConfig("block_row", 4, 16),)
     full = few_configs(matrix, legality(SPEC[0]), 1)
     assert full is not None and full.configs == (RMSNormConfig("row", 1, 16),)
-
-
-def test_the_least_worst_of_one_leaf_is_that_of_one_config() -> None:
-    matrix = matrix_of(1, (1, 64), (256, 16384), holes=0.0)
-    matrix.regret[:] = [[0, 5, 5, 70_000], [20_000, 5, 5, 30_000], [80_000, 5, 5, 0], [0, 5, 5, 0]]
-    legal = legality(SPEC[0])
-    assert least_worst(matrix, legal, 1) == 70_000
-    # A cut of rows: block_row of 1 row, 16 warps beyond; a cut of hidden has 20 000 at 16384, too.
-    assert least_worst(matrix, legal, 2) == 20_000
-    assert solve(matrix.within(70_000), legal, 1).tree(1) == Leaf(RMSNormConfig("row", 1, 16))

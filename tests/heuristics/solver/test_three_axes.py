@@ -7,7 +7,7 @@ import pytest
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.solver.bins import bins, few_configs, least_worst, losses, solve
+from normtune.heuristics.solver.bins import bins, few_configs, losses, solve
 from normtune.heuristics.solver.cross_validation import cross_validated
 from normtune.heuristics.solver.crossing import crossed
 from normtune.heuristics.solver.simplify import cost_of, simplified
@@ -67,7 +67,6 @@ def test_a_planted_tree_is_found_and_is_the_simplest() -> None:
     assert optima.least(5) == 0 < (optima.least(4) or 0)
     assert simplified(optima, PLANTED, 0) == PLANTED
     assert losses(matrix, PLANTED) == [0] * len(SHAPES)
-    assert least_worst(matrix, legality, 5) == 0 < (least_worst(matrix, legality, 4) or 0)
 
 
 def test_few_configs_are_those_that_the_tree_needs() -> None:

@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from normtune.heuristics.fitting import in_use
 from normtune.heuristics.fitting.baseline import baseline as incumbents
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
@@ -78,7 +79,7 @@ def test_the_verdict_compares_with_what_launches_the_kernel_without_the_table(
     monkeypatch.setattr(locate, "SHIPPED", tmp_path)
     faster = "25 % faster than the rule of Liger-Kernel 0.8.5 (25 % at 65536 x 16384),"
     assert compared() == compared("liger") == (faster, "slower at none of 9 shapes")
-    monkeypatch.setattr(liger, "choose", lambda *_: None)
+    monkeypatch.setattr(in_use, "RULES", {})
     # The portfolio, which is of the shipped tables, has the default's launch at the three shapes of one row alone.
     assert compared() == ("as fast as the default config,", "slower at none of 3 shapes (6 not compared)")
 
