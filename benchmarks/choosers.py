@@ -22,65 +22,51 @@ import math
 import warnings
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-import normtune
 from normtune.benchmarks.places import folder_of
+from normtune.benchmarks.portfolio import Part, part_of
 from normtune.benchmarks.recorded_spaces import load
-from normtune.results.evidence import Evidence
+from normtune.heuristics.fitting.case import FitArguments
+from normtune.heuristics.fitting.function import fit_function
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.regret.fixed_log import MILLION
+from normtune.kernels.operator import operator
+from normtune.kernels.problem import Shape
+from normtune.kernels.tablefile.tree import choose as answer
 
 GPUS = {"NVIDIA H200": "nvidia-h200", "NVIDIA H100 80GB HBM3": "nvidia-h100-80gb-hbm3"}
 OPERATORS = ("rms_norm_forward", "rms_norm_backward")
 LEAVES = (8, 16, 32, 64)
-DTYPE = "bfloat16"
-# An untimed config counts as the slowest of its shape, at least as so much above the best: as in a fit.
-UNTIMED = math.log(1.05)
-_NOT_KNOBS = {"rows", "hidden", "dtype", "operator", "variant", "status", "reason"}
-_NOT_KNOBS |= {"median_us", "best_ratio", "copy_ratio", "gbps", "device"}
-Shape = tuple[int, int]
+# Returns the column of a config in the matrix.
 Chooser = Callable[[Shape], int]
 
 
-def times(data: Evidence, name: str) -> pd.DataFrame:
-    """The timed configs of all shapes, a row each; `microseconds` keep the ratios to the best that ran beside them."""
-    shown = normtune.show(data, operators=name, dtypes=DTYPE)
-    timed = shown[(shown.status == "ok") & (shown.variant == "") & shown.best_ratio.notna()]
-    best = (timed.median_us / timed.best_ratio).groupby([timed.rows, timed.hidden]).transform("median")
-    return timed.assign(microseconds=best * timed.best_ratio)
+def logs_of(part: Part) -> NDArray[np.float64]:
+    """(shapes, 2): logarithms of rows and hidden."""
+    return np.log(np.array(part.matrix.problems, float))
 
 
-def knobs_of(timed: pd.DataFrame) -> list[str]:
-    return [column for column in timed.columns if column not in _NOT_KNOBS]
+def cost_of(part: Part) -> NDArray[np.float64]:
+    """(shapes, configs): log-ratios to the best; of an untimed config what a fit assumes, infinite if it is illegal."""
+    matrix = part.matrix.assumed
+    return np.where(matrix.usable, matrix.regret / MILLION, np.inf)
 
 
-def losses(timed: pd.DataFrame) -> pd.DataFrame:
-    """Log-ratios to the best of a shape: a row each (rows, hidden), a column each config; NaN where untimed."""
-    config = timed[knobs_of(timed)].astype(str).agg(" ".join, axis=1)
-    table = timed.assign(config=config).pivot_table(index=["rows", "hidden"], columns="config", values="best_ratio")
-    return np.log(table)
+def exact(part: Part, leaves: int) -> Chooser:
+    """The tree of a fit of one function."""
+    spec, columns = operator(part.matrix.key.operator), part.matrix.columns
+    case = FitArguments(part.target, FitOptions(leaves=leaves), None, {}).case(spec, part.matrix)
+    tree: Any = fit_function(case).tree
+    return lambda shape: columns[spec.read_config(answer(tree, shape).to_json())]
 
 
-def filled(matrix: pd.DataFrame) -> NDArray[np.float64]:
-    """The matrix with a loss for untimed configs."""
-    worst = np.maximum(np.nanmax(matrix.to_numpy(), axis=1, keepdims=True), UNTIMED)
-    return np.where(matrix.isna(), worst, matrix)
-
-
-def exact(data: Evidence, matrix: pd.DataFrame, leaves: int) -> Chooser:
-    """The table of a fit of one function."""
-    table = normtune.fit(data, leaves=leaves, weights="equal")
-    (function,) = table.functions
-    columns = {column: index for index, column in enumerate(matrix.columns)}
-    # One that was never timed beside others has no column.
-    return lambda shape: columns.get(" ".join(map(str, table.lookup(function.key.text, DTYPE, *shape))), len(columns))
-
-
-def greedy(matrix: pd.DataFrame, leaves: int) -> Chooser:
+def greedy(part: Part, leaves: int) -> Chooser:
     """Best-first splits; a threshold lies at the geometric mean of two sizes."""
-    cost, sizes = filled(matrix), np.log(np.array(matrix.index.tolist(), float))
+    cost, sizes = cost_of(part), logs_of(part)
 
     def least(members: NDArray[np.intp]) -> float:
         return float(cost[members].sum(axis=0).min())
@@ -91,8 +77,8 @@ def greedy(matrix: pd.DataFrame, leaves: int) -> Chooser:
         for axis in range(2 if len(members) > 1 else 0):
             order = members[np.argsort(sizes[members, axis], kind="stable")]
             below = np.cumsum(cost[order], axis=0)
-            above = below[-1] - below
-            both = below[:-1].min(axis=1) + above[:-1].min(axis=1)
+            above = np.cumsum(cost[order[::-1]], axis=0)[::-1]
+            both = below[:-1].min(axis=1) + above[1:].min(axis=1)
             values = sizes[order, axis]
             both[values[1:] == values[:-1]] = np.inf
             place = int(both.argmin())
@@ -127,13 +113,13 @@ def greedy(matrix: pd.DataFrame, leaves: int) -> Chooser:
     return choose
 
 
-def classifier(matrix: pd.DataFrame) -> Chooser:
+def classifier(part: Part) -> Chooser:
     """The tree of AutoHeuristic's `train_decision.py`."""
     warnings.filterwarnings("ignore", "The number of unique classes")
     from sklearn.model_selection import train_test_split
     from sklearn.tree import DecisionTreeClassifier
 
-    sizes, names = np.array(matrix.index.tolist()), filled(matrix).argmin(axis=1)
+    sizes, names = np.array(part.matrix.problems), cost_of(part).argmin(axis=1)
     rest, _, of_rest, _ = train_test_split(sizes, names, test_size=0.15, random_state=42)
     trained, validated, of_trained, of_validated = train_test_split(
         rest, of_rest, test_size=0.15 / 0.85, random_state=42
@@ -146,9 +132,9 @@ def classifier(matrix: pd.DataFrame) -> Chooser:
     return lambda shape: int(best.predict([shape])[0])
 
 
-def nearest(matrix: pd.DataFrame, count: int) -> Chooser:
+def nearest(part: Part, count: int) -> Chooser:
     """The config with the least mean of the nearest shapes."""
-    cost, sizes = filled(matrix), np.log(np.array(matrix.index.tolist(), float))
+    cost, sizes = cost_of(part), logs_of(part)
 
     def choose(shape: Shape) -> int:
         distances = np.linalg.norm(sizes - np.log(shape), axis=1)
@@ -159,12 +145,14 @@ def nearest(matrix: pd.DataFrame, count: int) -> Chooser:
     return choose
 
 
-def interpolated(matrix: pd.DataFrame, timed: pd.DataFrame) -> Chooser:
+def interpolated(part: Part) -> Chooser:
     """The least interpolated time. Sizes beyond the measured ones are moved to these."""
-    best = timed.groupby(["rows", "hidden"]).microseconds.min()
-    times = matrix.add(np.log(best), axis=0)
-    axes = [np.array(sorted({*matrix.index.get_level_values(axis)})) for axis in ("rows", "hidden")]
-    fallback = nearest(matrix, 1)
+    matrix = part.matrix
+    assert matrix.times is not None
+    times = np.where(matrix.usable, matrix.regret / MILLION, np.inf) + np.log(matrix.times.best)[:, None]
+    places = {shape: index for index, shape in enumerate(matrix.problems)}
+    axes = [np.array(sorted({shape[axis] for shape in matrix.problems})) for axis in range(2)]
+    fallback = nearest(part, 1)
 
     def corners(axis: NDArray[np.int64], size: int) -> list[tuple[int, float]]:
         size = min(max(size, int(axis[0])), int(axis[-1]))
@@ -181,51 +169,39 @@ def interpolated(matrix: pd.DataFrame, timed: pd.DataFrame) -> Chooser:
             for rows, one in corners(axes[0], shape[0])
             for hidden, two in corners(axes[1], shape[1])
         ]
-        there = [(place, weight) for place, weight in parts if place in times.index]
-        if not there:
-            return fallback(shape)
-        total = sum(weight * times.loc[place].to_numpy() for place, weight in there)
-        return fallback(shape) if np.isnan(total).all() else int(np.nanargmin(total))
+        there = [(places[corner], weight) for corner, weight in parts if corner in places]
+        total = sum((weight * times[place] for place, weight in there), np.zeros(times.shape[1]))
+        return int(total.argmin()) if there and np.isfinite(total.min()) else fallback(shape)
 
     return choose
 
 
-def mean_loss(choose: Chooser, fitted: pd.DataFrame, scored: pd.DataFrame) -> dict[str, float]:
+def mean_loss(choose: Chooser, part: Part, scored: Part) -> dict[str, float]:
     """Mean and worst loss in percent, and the number of shapes at which the choice was timed."""
-    found = []
-    for shape, row in scored.iterrows():
-        choice = choose(shape)
-        name = fitted.columns[choice] if choice < len(fitted.columns) else ""
-        if not math.isnan(loss := row.get(name, math.nan)):
-            found.append(float(loss))
-    return {
-        "mean": 100 * math.expm1(float(np.mean(found))),
-        "worst": 100 * math.expm1(max(found)),
-        "shapes": len(found),
-    }
+    chosen = (part.matrix.configs[choose(shape)] for shape in scored.matrix.problems)
+    losses = [scored.matrix.loss(index, config) for index, config in enumerate(chosen)]
+    found = [loss / MILLION for loss in losses if loss is not None]
+    mean, worst = (round(100 * math.expm1(one), 3) for one in (float(np.mean(found)), max(found)))
+    return {"mean": mean, "worst": worst, "shapes": len(found)}
 
 
 def main() -> None:
     for device, recording in GPUS.items():
-        results = []
+        results: list[dict[str, Any]] = []
+        folder = folder_of(device)
+        recorded, held_out = load(recording), load(folder / "unseen.parquet")
         for name in OPERATORS:
-            data = load(recording).select([name], [DTYPE])
-            timed = times(data, name)
-            fitted, unseen = losses(timed), losses(times(load(folder_of(device) / "unseen.parquet"), name))
-            ways: dict[str, Chooser] = {}
-            for leaves in LEAVES:
-                ways[f"exact {leaves}"] = exact(data, fitted, leaves)
-                ways[f"greedy {leaves}"] = greedy(fitted, leaves)
-            ways |= {"classifier": classifier(fitted), "nearest": nearest(fitted, 1)}
-            ways |= {"four nearest": nearest(fitted, 4), "interpolated": interpolated(fitted, timed)}
+            part, unseen = part_of(recorded, name), part_of(held_out, name)
+            ways = {f"exact {leaves}": exact(part, leaves) for leaves in LEAVES}
+            ways |= {f"greedy {leaves}": greedy(part, leaves) for leaves in LEAVES}
+            ways |= {"classifier": classifier(part), "nearest": nearest(part, 1), "four nearest": nearest(part, 4)}
+            ways["interpolated"] = interpolated(part)
             for way, choose in ways.items():
-                cell = {"operator": name, "way": way}
-                cell |= {"seen": mean_loss(choose, fitted, fitted), "unseen": mean_loss(choose, fitted, unseen)}
-                results.append(cell)
-                print(device, cell, flush=True)
-        (folder_of(device) / "choosers.json").write_text(
-            json.dumps({"device": device, "cells": results}, indent=1) + "\n"
-        )
+                seen, new = mean_loss(choose, part, part), mean_loss(choose, part, unseen)
+                results.append({"operator": name, "way": way, "seen": seen, "unseen": new})
+                print(device, results[-1], flush=True)
+        document = {"device": device, "cells": results}
+        (folder / "choosers.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

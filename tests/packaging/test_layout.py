@@ -81,7 +81,7 @@ ROOMS = {
         "pandas rich typer",
     ),
     "heuristics/tables": Room("heuristics/tables/"),
-    "heuristics/rules": Room("heuristics/rules/", "light kernels/tablefile"),
+    "heuristics/rules": Room("heuristics/rules/", "light"),
     "heuristics/regret": Room("heuristics/regret/", "light kernels/tablefile results results/exchange", "numpy scipy"),
     "heuristics/solver": Room(
         "heuristics/solver/", "light kernels/tablefile results/parallel heuristics/regret", "numpy scipy"

@@ -16,7 +16,7 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.tablefile import locate, parse
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
-from normtune.tests.commands import main, refused, succeed
+from normtune.tests.commands import main, succeed
 from normtune.tests.heuristics.made_up import everywhere, module_of
 
 pytestmark = pytest.mark.usefixtures("operators_forgotten")
@@ -223,8 +223,8 @@ def test_weights_are_given_by_the_columns_of_the_sizes(frame, tmp_path) -> None:
 def test_a_table_of_three_sizes_is_not_refined(frame, tmp_path) -> None:
     path = tmp_path / "table.py"
     normtune.fit(frame, name="NVIDIA H200", target="sm_90").save(path)
-    told = refused("sweep", "--refine", path, "--dtype", "float16", "--dry-run")
-    assert "has thresholds of m, n, k: --refine takes tables of rows and hidden" in told
+    with pytest.raises(UsageError, match="has thresholds of m, n, k: refine takes tables of rows and hidden"):
+        normtune.sweep(refine=path, dtypes="float16", dry_run=True)
 
 
 def test_the_operator_of_a_fit_names_all_members(frame) -> None:
@@ -278,8 +278,8 @@ def test_a_table_has_thresholds_on_a_derived_size(by_tiles, derived, tmp_path, m
     assert (shown.config == shown.best).all()
     found = diff("table.py", "table.py", "times.parquet")
     assert [result.faster() for part in found.devices for result in part.differences] == [0.0] * len(K)
-    told = refused("sweep", "--refine", "table.py", "--dtype", "float16", "--dry-run")
-    assert "has thresholds of m, n, k, m * n: --refine takes tables of rows and hidden" in told
+    with pytest.raises(UsageError, match=r"has thresholds of m, n, k, m \* n: refine takes tables of rows and hidden"):
+        normtune.sweep(refine="table.py", dtypes="float16", dry_run=True)
     for other in ("m ** n >= 131072", "m - n >= 131072", "m * n <= 131072", "m * q >= 131072"):
         with pytest.raises(NormtuneError, match="a form that normtune does not write"):
             parse.trees(text.replace("m * n >= 131072", other))
