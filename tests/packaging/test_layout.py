@@ -117,7 +117,7 @@ ROOMS = {
         "light kernels/tablefile results results/parallel results/exchange results/database results/source "
         "heuristics/regret heuristics/rules heuristics/fitting heuristics/writing heuristics/report "
         "heuristics/showing heuristics/comparing",
-        "pandas",
+        "numpy pandas",
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
