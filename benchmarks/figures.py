@@ -9,6 +9,7 @@ Needs no GPU and fits nothing. The text around a block is written by hand and re
 import json
 import math
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -130,13 +131,29 @@ def compiled() -> list[str]:
 
 def models() -> list[str]:
     """The steps of whole models, ms, with the norms of each library."""
+    rows = dict.fromkeys((cell["model"], cell["work"], cell["way"]) for cell in _json("model")["cells"])
+    return ["", *_steps("model", {row: ", ".join(row) for row in rows}), ""]
+
+
+def steps() -> list[str]:
+    """Eager steps of README.md."""
+    rows = {
+        ("llama", "training step", "eager"): "a model like Llama, training",
+        ("gemma", "training step", "eager"): "like Gemma 3, training",
+        ("gemma", "1 token", "eager"): "like Gemma 3, one token",
+    }
+    where = f"ms on an {_json('model')['device'].removeprefix('NVIDIA ')} ([all](docs/results.md#in-a-model))"
+    return ["", *_steps(where, rows), ""]
+
+
+def _steps(title: str, rows: Mapping[tuple[str, str, str], str]) -> list[str]:
     found = {(cell["model"], cell["work"], cell["way"], cell["side"]): cell["ms"] for cell in _json("model")["cells"]}
     sides = list(dict.fromkeys(side for *_, side in found))
-    lines = ["", f"| model | {' | '.join(sides)} |", f"|---|{'---:|' * len(sides)}"]
-    for row in dict.fromkeys(key[:-1] for key in found):
+    lines = [f"| {title} | {' | '.join(sides)} |", f"|---|{'---:|' * len(sides)}"]
+    for row, name in rows.items():
         shown = [f"{found[*row, side]:.2f}" if (*row, side) in found else "" for side in sides]
-        lines.append(f"| {', '.join(row)} | {' | '.join(shown)} |")
-    return [*lines, ""]
+        lines.append(f"| {name} | {' | '.join(shown)} |")
+    return lines
 
 
 def staleness() -> list[str]:
@@ -257,7 +274,7 @@ BLOCKS: Blocks = {
     "search_cases": search_cases.by_case,
     "tool": tool,
 }
-DOCUMENTS: dict[Path, Blocks] = {README: {"headline": headline}, DOCUMENT: BLOCKS}
+DOCUMENTS: dict[Path, Blocks] = {README: {"headline": headline, "steps": steps}, DOCUMENT: BLOCKS}
 
 
 def plain(version: str) -> str:
