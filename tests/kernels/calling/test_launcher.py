@@ -126,17 +126,17 @@ VIEWED = {
     ("runtime", "launch_enter_hook"): "hook",
     ("runtime", "launch_exit_hook"): "hook",
 }
-DEVICE = 7
+# One for all tests: Triton keeps a kernel with the launcher of the driver that loaded it.
+DRIVER = Driver()
 
 
 @pytest.fixture
 def driver(monkeypatch):
     """The driver of a GPU that is not there, which Triton and torch take for the only one."""
-    made = Driver()
-    monkeypatch.setattr(drivers, "_active", made)
+    monkeypatch.setattr(drivers, "_active", DRIVER)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    return made
+    return DRIVER
 
 
 @pytest.fixture
