@@ -351,6 +351,18 @@ def test_subclasses_are_left_alone_and_norms_of_normtune_are_not_named(classes):
     assert normtune.unpatch(model) == ["2"] and normtune.unpatch(model) == []
 
 
+def test_a_class_with_the_text_of_torchs_keeps_its_shape() -> None:
+    """Over several dimensions without a weight, where nothing but the attribute says how many."""
+    members = {name: value for name, value in vars(torch.nn.RMSNorm).items() if name not in ("__dict__", "__weakref__")}
+    copied = type("RMSNorm", (torch.nn.Module,), members | {"__module__": "elsewhere"})
+    norm = copied.__new__(copied)
+    torch.nn.Module.__init__(norm)
+    norm.normalized_shape, norm.eps, norm.elementwise_affine, norm.weight = (7, HIDDEN), None, False, None
+    expected = norm(rows(torch.float32))
+    assert list(normtune.patch(norm).replacements) == [""]
+    assert torch.equal(norm(rows(torch.float32)), expected)
+
+
 @pytest.mark.parametrize("options", [{}, {"elementwise_affine": False}, {"eps": 1e-3}])
 @pytest.mark.parametrize("shape", [HIDDEN, (7, HIDDEN)])
 def test_all_forms_of_torchs_module(shape, options):
