@@ -11,7 +11,6 @@ norms and rotation of queries and keys. FP8 and `qk_norm` are always kernels. Re
 
 import argparse
 import json
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -20,9 +19,9 @@ from typing import Any
 import torch
 import triton
 from torch.nn.functional import rms_norm, silu
-from torch.profiler import ProfilerActivity, profile
 
 import normtune
+from normtune.benchmarks.lib.profiled import kernel_times
 from normtune.kernels.calling.compiled import Compiled
 
 SHAPES = ((8192, 2048), (8192, 4096), (4096, 8192))
@@ -167,18 +166,15 @@ def _kernels(call: Callable[[], Any]) -> float:
     flush = torch.empty(64 << 20, dtype=torch.int32, device="cuda")
     for _ in range(3):
         call()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        for _ in range(CALLS):
-            flush.zero_()
-            call()
-        torch.cuda.synchronize()
-    by_name = defaultdict(list)
-    for event in profiler.events():
-        # The flush is the one fill of all.
-        if event.device_type.name == "CUDA" and "FillFunctor" not in event.name:
-            by_name[event.name].append(event.device_time)
-    return sum(median(times) * len(times) / CALLS for times in by_name.values() if len(times) >= CALLS)
+
+    def after_flush() -> None:
+        flush.zero_()
+        call()
+
+    times = kernel_times(after_flush, CALLS)
+    # The flush is the one fill of all.
+    each = [one for name, one in times.items() if "FillFunctor" not in name and len(one) >= CALLS]
+    return sum(median(one) * len(one) / CALLS for one in each)
 
 
 if __name__ == "__main__":

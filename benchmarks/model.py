@@ -1,13 +1,14 @@
 """What a model gets: the time of a training step, of one token and of 64, with the norms of each library in the model.
 
-    python benchmarks/model.py [--rounds 4] [--layers 8] [--models llama,gemma] [--sides torch,normtune] [--json FILE]
+    python benchmarks/model.py [--rounds 5] [--layers 8] [--models llama,gemma] [--sides torch,normtune] [--json FILE]
 
 Two models of transformers without downloads: one like Llama (hidden 2048), one like Gemma 3 (hidden 1152, norms of
 queries and keys, weights stored around zero). `none` has no norms at all: what is left of a step. normtune's norms are
 those of `normtune.patch`; `normtune:formula` and `normtune:kernel` pin what `torch.compile` sees. Each side is eager,
 compiled, and compiled with CUDA graphs, in a process of its own, as compiled graphs of one process are looked through
-in turn. All sides are timed in turns; the least time of all rounds counts, as hosts are noisy. Losses are compared
-first.
+in turn. All sides are timed in turns, and each round begins with another one, as a GPU in use gets slower; the least
+time of all rounds counts, as hosts are noisy. `kernels` is the sum of what a step runs on the GPU, by the profiler:
+less that of `none`, it is what norms take. Losses are compared first.
 """
 
 import argparse
@@ -25,10 +26,12 @@ import triton
 from torch.nn.functional import rms_norm
 
 import normtune
+from normtune.benchmarks.lib.profiled import kernel_times
 from normtune.kernels.calling.compiled import Compiled
 
 SIDES = ("none", "transformers", "torch", "liger", "normtune")
 WAYS = ("eager", "compiled", "graphs")
+KERNELS = " kernels"
 # Tokens of a training step, and of the forwards of a server: sequences x tokens, calls a round.
 TRAINING = "training step"
 WORKS = {TRAINING: ((4, 2048), 6), "1 token": ((1, 1), 30), "64 tokens": ((1, 64), 20)}
@@ -41,7 +44,7 @@ Job = tuple[str, int, str, list[str]]  # model, layers, side, ways
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--models", default="llama,gemma")
     parser.add_argument("--sides", default=",".join(SIDES))
@@ -78,13 +81,15 @@ def _least(jobs: list[Job], rounds: int) -> list[tuple[Key, float]]:
             if abs(loss - wanted) > CLOSE * wanted:
                 raise SystemExit(f"the norms of {side}, {way}, give the loss {loss}: expected {wanted}")
     least: dict[Key, float] = {}
+    turns = list(zip(jobs, pipes, strict=True))
     for _ in range(rounds):
-        for way, work in product(WAYS, WORKS):
-            for (_, _, side, ways), pipe in zip(jobs, pipes, strict=True):
-                if way in ways and _takes_part(side, way, work):
-                    pipe.send((way, work))
-                    key = side, way, work
+        for way, work, kind in product(WAYS, WORKS, ("", KERNELS)):
+            for (_, _, side, ways), pipe in turns:
+                if way in ways and _takes_part(side, way, work) and not (kind and way == "graphs"):
+                    pipe.send((way, work, kind))
+                    key = side, way, work + kind
                     least[key] = min(least.get(key, float("inf")), pipe.recv())
+        turns.append(turns.pop(0))
     for pipe in pipes:
         pipe.send(None)
     return list(least.items())
@@ -96,7 +101,7 @@ def _takes_part(side: str, way: str, work: str) -> bool:
 
 
 def _serve(pipe: Any, model: str, layers: int, side: str, ways: list[str]) -> None:
-    """Send the loss of each way, then the time of each call that is asked for, until None comes."""
+    """Send the loss of each way, then the time of each call, or of its kernels, that is asked for, until None comes."""
     made = _model(model, layers, side)
     modes = {"compiled": None, "graphs": "reduce-overhead"}
     calls, losses = {}, {}
@@ -112,8 +117,9 @@ def _serve(pipe: Any, model: str, layers: int, side: str, ways: list[str]) -> No
             if loss is not None:
                 losses[way] = float(loss)
     pipe.send(losses)
-    for key in iter(pipe.recv, None):
-        pipe.send(min(_times(calls[key], WORKS[key[1]][1])))
+    for way, work, kind in iter(pipe.recv, None):
+        call = calls[way, work]
+        pipe.send(_kernels(call) if kind else min(_times(call, WORKS[work][1])))
 
 
 def _call(made: Any, function: Any, ids: Any, is_training: bool) -> Callable[[], Any]:
@@ -200,11 +206,15 @@ def _times(call: Callable[[], Any], count: int) -> Iterator[float]:
             yield (time.perf_counter() - start) * 1e3
 
 
+def _kernels(call: Callable[[], Any]) -> float:
+    return sum(map(sum, kernel_times(call, 1).values())) / 1e3
+
+
 def _print(model: str, found: list[tuple[Key, float]]) -> None:
     least = dict(found)
     sides = list(dict.fromkeys(side for side, _, _ in least))
     print(f"\n| {model} | {' | '.join(sides)} |\n|---|{'---:|' * len(sides)}")
-    for work in WORKS:
+    for work in dict.fromkeys(work for _, _, work in least):
         for way in WAYS:
             row = [least.get((side, way, work)) for side in sides]
             if any(row):
