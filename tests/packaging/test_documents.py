@@ -159,8 +159,13 @@ def test_the_console_block_shows_what_is_printed(root: Path, tmp_path: Path, run
         assert re.fullmatch(pattern, printed), (
             f"docs/commands.md should show this below `normtune {command}`:\n{printed}"
         )
-    (function,) = re.findall(r"^(def rms_norm_\w+\(.*?)^    \.\.\.$", (root / "README.md").read_text(), re.M | re.S)
-    assert function in (tmp_path / "heuristics.py").read_text()
+    small = ["fit", "--leaves", "8", "--out", "small.py"]
+    run("-m", "normtune", *small, cwd=tmp_path, PYTHONPATH=str(tmp_path), PYTHONSAFEPATH="1")
+    readme, table = (root / "README.md").read_text(), (tmp_path / "small.py").read_text()
+    (function,) = re.findall(r"^```python\n(def rms_norm_\w+\(.*?)^```", readme, re.M | re.S)
+    assert function in table
+    losses = dict(re.findall(r"# rms_norm_(\w+) bfloat16: 8 regions, loss ([\d.]+ %)", table))
+    assert f"which loses {losses['forward']}" in readme and f"8 lose {losses['backward']}" in readme
 
 
 @pytest.mark.parametrize("affine", [True, False])
