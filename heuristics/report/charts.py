@@ -23,6 +23,8 @@ SHAPES, REGIONS, GAPS, GROUPS, KEY, FASTEST = "shapes", "regions", "gaps", "grou
 # A smaller loss than 1 % has no dot: the order of configs so close changes from sweep to sweep.
 _LEAST_LOSS = round(math.expm1(NEAR / MILLION), 4)
 _MISSING = "#9aa1ab"
+# The median of the config that the table launches, among the samples of a shape.
+_LAUNCHED = "#e66101"
 # Colours of the theme.
 _INK, _PAPER, _EVEN = map(alt.ExprRef, ("ink", "paper", "even"))
 _TICK = (
@@ -65,7 +67,7 @@ def config_map(plane: SizePlane, groups: pd.DataFrame) -> Spec:
                 "loss:Q",
                 scale=alt.Scale(type="sqrt", domain=[0, 0.2], range=[0, 200], clamp=True),
                 legend=alt.Legend(
-                    title="slower than the fastest there",
+                    title="slower than the fastest",
                     titleOrient="left",
                     format="%",
                     values=[0.01, 0.05, 0.2],
@@ -75,8 +77,9 @@ def config_map(plane: SizePlane, groups: pd.DataFrame) -> Spec:
         ),
         shapes.transform_filter(unknown)
         .mark_point(angle=45, filled=True, size=60, color=_MISSING, stroke=_INK, strokeWidth=0.5)
-        .encode(**at, shape=_legend_of("config not measured there", "cross"))
-        .transform_calculate(of="'config not measured there'"),
+        .encode(**at, shape=_legend_of("config not measured", "cross"))
+        .transform_calculate(of="'config not measured'")
+        .properties(name="missing"),
         *_texts(names, lineBreak="\n", lineHeight=LINE),
         *_texts(letters, fontWeight="bold"),
         *_keys(groups),
@@ -153,11 +156,14 @@ def samples() -> Spec:
         data.mark_rule(strokeWidth=5, color=SHADES[2]).encode(
             x=alt.X("low:Q", **time), x2="high", y=y, tooltip=tooltip
         ),
-        data.mark_point(filled=True, size=90, color=SHADES[0], stroke=_INK, strokeWidth=1, opacity=1).encode(
-            x=alt.X("us:Q", **time), y=y, tooltip=tooltip
+        data.mark_point(filled=True, size=90, stroke=_INK, strokeWidth=1, opacity=1).encode(
+            x=alt.X("us:Q", **time),
+            y=y,
+            tooltip=tooltip,
+            color=alt.condition("datum.by", alt.value(_LAUNCHED), alt.value(SHADES[0])),
         ),
         # The names are above the times: beside them they would take most of the width of a narrow page.
-        data.mark_text(align="left", dy=-15, fontSize=11, color=_INK).encode(x=alt.value(4), y=y, text="config:N"),
+        data.mark_text(align="left", dy=-15, fontSize=11, color=_INK).encode(x=alt.value(4), y=y, text="label:N"),
         height={"step": 42},
     )
 
@@ -174,13 +180,15 @@ def _tiles(plane: SizePlane, value: str, colour: alt.Color) -> Spec:
         shapes.transform_filter(f"!({known})")
         .mark_point(angle=45, filled=True, size=30, color=_MISSING)
         .encode(**at, shape=_legend_of("not known", "cross"))
-        .transform_calculate(of="'not known'"),
+        .transform_calculate(of="'not known'")
+        .properties(name="missing"),
         *(
             [
                 shapes.transform_filter(f"{known} && datum.faster < 0.99")
                 .mark_point(filled=True, size=22, color=_INK, stroke=_PAPER, strokeWidth=0.4)
                 .encode(**at, shape=_legend_of("slower", "triangle-down"))
                 .transform_calculate(of="'slower'")
+                .properties(name="slower")
             ]
             if value == "faster"
             else []
@@ -257,6 +265,7 @@ def _gaps(edges: Mapping[str, Any]) -> alt.Chart:
         .transform_calculate(of=f"'{text}'")
         .mark_rect(opacity=0.6)
         .encode(**edges, fill=fill)
+        .properties(name="gaps")
     )
 
 

@@ -187,7 +187,7 @@ def function_data(
         shapes=_shapes(matrix, plane, times),
         sides=tuple(answered),
         gaps=gaps,
-        fastest=_fastest(matrix, times),
+        fastest=_fastest(matrix, times, answered[0].config),
         configs=_listed(numbers, answered),
     )
 
@@ -233,7 +233,7 @@ def _ties(matrix: TimingMatrix, index: int, column: int) -> float:
     return float(len(np.unique(matrix.rounds.places[index, alike])))
 
 
-def _fastest(matrix: TimingMatrix, times: BestTimes) -> pd.DataFrame:
+def _fastest(matrix: TimingMatrix, times: BestTimes, launched: NDArray[np.int64]) -> pd.DataFrame:
     by_shape: dict[int, list[int]] = {}
     for index, column in times.samples:
         if column != OF_COPY and matrix.usable[index, column]:
@@ -241,7 +241,8 @@ def _fastest(matrix: TimingMatrix, times: BestTimes) -> pd.DataFrame:
     rows = []
     for index in sorted(by_shape):
         regret = matrix.regret[index]
-        for column in sorted(by_shape[index], key=lambda column: (regret[column], column))[:FASTEST]:
+        ranked = sorted(by_shape[index], key=lambda column: (regret[column], column))
+        for column in (*ranked[:FASTEST], *(one for one in ranked[FASTEST:] if one == launched[index])):
             samples = times.samples[index, column]
             rows.append((index, column, *(time / 1000 for time in summary(samples)), samples / 1000))
     return pd.DataFrame(rows, columns=["shape", "config", "us", "low", "high", "samples"])

@@ -38,8 +38,20 @@ const gapsOf = (given) => rowsOf(given.gaps).filter((row) => row.z === third(giv
 
 const fastestOf = (given, shape) => rowsOf(given.fastest).filter((row) => row.shape === shape).map(({ config, us, around, count }) => {
   const [low, high, ...samples] = around.map((part) => us * (1 + part / 1e4));
-  return { config: nameOf(given, config), us, low, high, samples, count };
+  const by = config === given.sides[0].config[shape] ? given.sides[0].name : "", name = nameOf(given, config);
+  return { config: name, by, label: by ? `${name}, launched by ${by}` : name, us, low, high, samples, count };
 });
+
+// What a shape needs for its tile in a chart.
+const needed = { faster: ["rival_loss", "loss"], copy: ["copy_us", "loss"], loss: ["loss"], map: ["loss"] };
+
+// The layers of marks that a chart has no data for: their legends would explain nothing.
+function empty(chart, { shapes, gaps }) {
+  const isKnown = (row) => (needed[chart] || []).every((name) => row[name] != null);
+  const isSlower = (row) => isKnown(row) && 1 + row.rival_loss < 0.99 * (1 + row.loss);
+  return [["gaps", gaps.length], ["missing", !shapes.every(isKnown)], ["slower", shapes.some(isSlower)]]
+    .filter(([, some]) => !some).map(([name]) => name);
+}
 
 // A chart was made for the plane of the first function: it gets that of another one.
 function onPlane(spec, given) {
@@ -72,7 +84,11 @@ async function draw(target, name, datasets, given) {
   if (narrow) spec.config.legend.layout.top.direction = "vertical";
   const rows = datasets.fastest && datasets.fastest.length;
   if (rows) spec.height = spec.height.step * (rows + 0.5);
-  if (given) onPlane(spec, given);
+  if (given) {
+    onPlane(spec, given);
+    const names = empty(name, datasets);
+    spec.layer = spec.layer.filter((layer) => !names.includes(layer.name));
+  }
   for (const { data: { name }, encoding } of datasets.groups ? spec.layer : []) {
     if (narrow && encoding.size) encoding.size.legend.titleOrient = "top";
     if (name !== "groups") continue;

@@ -96,6 +96,29 @@ def test_the_keyboard_reaches_everything(browser: Any, made: Report, here: Path)
     assert page.locator(".configs li").first.is_visible() and shown.said == []
 
 
+def test_legends_name_what_is_drawn_and_samples_the_launch_of_the_table(browser: Any, made: Report, here: Path) -> None:
+    made.save("page.html")
+    page = (shown := Shown(browser, here / "page.html")).page
+    shapes = page.evaluate("shapesOf(current(), 0, element('rival').value)")
+    gaps = page.evaluate("gapsOf(current()).length")
+    for chart, measure, column in (
+        ("#chart-map", "loss", "loss"),
+        ("#chart-measure", "loss", "loss"),
+        ("#chart-measure", "copy", "copy_us"),
+    ):
+        page.locator(f'input[name="measure"][value="{measure}"]').check(force=True)
+        shown.drawn()
+        legend = shown.texts(f"{chart} svg text")
+        unknown = sum(shape[column] is None or shape["loss"] is None for shape in shapes)
+        assert ("config not measured" in legend or "not known" in legend) == (unknown > 0)
+        assert ("shapes not measured" in legend) == (gaps > 0)
+    launched = {i: shape["config"] for i, shape in enumerate(shapes) if shape["loss"] is not None}
+    for i, config in list(launched.items())[:3]:
+        page.select_option("#shape", str(i))
+        shown.drawn()
+        assert f"{config}, launched by" in shown.texts("#chart-samples svg text")
+
+
 def test_pointing_at_a_shape_tells_of_it(browser: Any, made: Report, here: Path) -> None:
     made.save("page.html")
     page = Shown(browser, here / "page.html").page
