@@ -22,7 +22,7 @@ from normtune.heuristics.report.images import library
 from normtune.heuristics.writing.write import WRITTEN
 
 # Characters for all samples of a page, and the most samples shown of a config.
-_SAMPLE_BUDGET, _MOST_SAMPLES = 280_000, 32
+_SAMPLE_BUDGET, _MOST_SAMPLES = 140_000, 32
 
 
 def page(title: str, parts: Sequence[DeviceReport]) -> str:
@@ -121,15 +121,18 @@ def _share(function: FunctionData) -> str:
 
 
 def _plain(function: FunctionData, samples: int) -> dict[str, Any]:
-    """The data of a function as JSON values."""
+    """The data of a function as JSON values. Of configs that nothing names there is null."""
     plane = function.plane
+    named = {*function.shapes["best"], *function.fastest["config"]}
+    for side in function.sides:
+        named |= {*side.config, *(() if side.regions is None else side.regions["config"])}
     return {
         "title": function.title,
         "axes": plane.axes,
         "sizes": plane.sizes,
         "domains": [plane.domain(axis) for axis in (0, 1)],
         "ticks": [plane.ticks(axis) for axis in (0, 1)],
-        "configs": function.configs,
+        "configs": [config if index in named else None for index, config in enumerate(function.configs)],
         "shapes": _columns(function.shapes),
         "gaps": _columns(function.gaps),
         "sides": [_plain_side(function, number) for number in range(len(function.sides))],
