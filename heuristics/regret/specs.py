@@ -34,7 +34,7 @@ def undeclared_note(spec: OperatorSpec) -> list[str]:
     return [f"{spec.name} is not registered: its knobs are {knobs}, and every config counts as legal at every shape"]
 
 
-def known(data: "Evidence", key: Key) -> OperatorSpec | None:
+def spec_of_key(data: "Evidence", key: Key) -> OperatorSpec | None:
     """The spec of a measured key; None if the file that declares the operator is not loaded."""
     entry = registered(key)
     if entry:
