@@ -92,8 +92,8 @@ def _config_names(functions: Sequence[FittedFunction], classes: template.Classes
     names: dict[tuple[tuple[Knob, ...], Config], str] = {}
     for name, knobs in classes.items():
         prefix = f"{name.removesuffix('Config').upper()}_" if len(classes) > 1 else ""
-        own = {config for function in functions for config in configs_of(function.tree) if config.knobs == knobs}
-        names |= {(config.knobs, config): f"{prefix}{config.constant_name()}" for config in sorted(own)}
+        configs = {config for function in functions for config in configs_of(function.tree) if config.knobs == knobs}
+        names |= {(config.knobs, config): f"{prefix}{config.constant_name()}" for config in sorted(configs)}
     return names
 
 
