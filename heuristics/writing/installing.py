@@ -50,9 +50,9 @@ class Removed(NamedTuple):
 
 def gpus_here() -> list[Gpu]:
     """The GPUs that torch can use on this machine; empty if torch fails."""
-    from normtune.kernels.calling.probe import ask, torch_facts
+    from normtune.kernels.calling.probe import facts_in_child, torch_facts
 
-    return [Gpu(gpu["name"], gpu["target"], gpu["sms"]) for gpu in ask(torch_facts).get("gpus", [])]
+    return [Gpu(gpu["name"], gpu["target"], gpu["sms"]) for gpu in facts_in_child(torch_facts).get("gpus", [])]
 
 
 def check(gpus: Sequence[Gpu], force: bool) -> None:

@@ -47,10 +47,10 @@ class HeadsOperation(Operation):
         """What the kernels take, for errors."""
         return super().kernels_take.replace("rows", "heads")
 
-    def divided(self, given: Mapping[str, Tensor | None]) -> tuple[dict[str, Any], dict[str, Tensor | None]]:
+    def divided(self, inputs: Mapping[str, Tensor | None]) -> tuple[dict[str, Any], dict[str, Tensor | None]]:
         """The query and key heads of qkv, which a call in place writes, and the tensors that it only reads."""
-        read = dict(given)
-        qkv, weight = read.pop("qkv"), given["weight_q"]
+        read = dict(inputs)
+        qkv, weight = read.pop("qkv"), inputs["weight_q"]
         assert qkv is not None and weight is not None
         problem = self.forward.problem(1, 1, "float32", self.variants[self.forward.name][True])
         columns = heads_of(problem).written * weight.shape[0]
