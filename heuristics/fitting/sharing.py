@@ -201,7 +201,7 @@ def _is_narrower(matrix: TimingMatrix, donor: FittedFunction, matrices: Sequence
 
 def donors(functions: Sequence[FittedFunction], key: Key) -> list[int]:
     """Indices of the functions that a key may share, in the order in which they are tried."""
-    plain_index = _serving(functions, key.plain) if key.modes else None
+    plain_index = _serving(functions, key.without_modes) if key.modes else None
     first = next((index for index, function in enumerate(functions) if function.key.modes == key.modes), None)
     return [index for index in (plain_index, first) if index is not None]
 
@@ -216,7 +216,7 @@ def _takers(
     """The dtypes without data that use the function of a matrix."""
 
     def served(dtype: str) -> int | None:
-        return _serving(functions, key.plain._replace(dtype=dtype)) if key.modes else None
+        return _serving(functions, key.without_modes._replace(dtype=dtype)) if key.modes else None
 
     key = matrix.key
     measured = [other.key.dtype for other in matrices if other.key.modes == key.modes]

@@ -196,9 +196,9 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
         casting = named["casting"]
         check_choice("casting", casting, CALLS)
         call = FORMS[casting]
-    given = (*arguments, *named.values())
-    if has_torch_function(given) and any(map(is_proxy, given)):
-        return handle_torch_function(rms_norm, given, *arguments, **named)  # type: ignore[no-any-return]
+    values = (*arguments, *named.values())
+    if has_torch_function(values) and any(map(is_proxy, values)):
+        return handle_torch_function(rms_norm, values, *arguments, **named)  # type: ignore[no-any-return]
     named.pop("casting", None)
     second = arguments[1] if len(arguments) > 1 else None
     if (second is None or isinstance(second, Tensor)) and "input" not in named and "normalized_shape" not in named:
@@ -333,5 +333,5 @@ class RMSNorm(torch.nn.RMSNorm):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Also accept the state of a pickled module of torch."""
-        missing = {"offset": 0.0, "batch_invariant": None, "casting": "gemma", "reuse_dy": False}
-        super().__setstate__(missing | state)  # type: ignore[no-untyped-call]
+        defaults = {"offset": 0.0, "batch_invariant": None, "casting": "gemma", "reuse_dy": False}
+        super().__setstate__(defaults | state)  # type: ignore[no-untyped-call]
