@@ -65,7 +65,7 @@ class Box(tuple[Interval, ...]):
 
     def with_interval(self, interval: Interval) -> "Box":
         """The box with another interval along its axis."""
-        return Box(interval if own.axis == interval.axis else own for own in self)
+        return Box(interval if one.axis == interval.axis else one for one in self)
 
     def within_twice(self) -> "Box":
         """The sizes within a factor of two of its own, up to the largest of any shape."""
@@ -82,9 +82,9 @@ class Box(tuple[Interval, ...]):
         """
         if axis not in self.axes:
             return self, self
-        own = self.along(axis)
-        low = own._replace(most=min(own.most, first - 1))
-        return self.with_interval(low), self.with_interval(own._replace(least=max(own.least, first)))
+        bounds = self.along(axis)
+        low = bounds._replace(most=min(bounds.most, first - 1))
+        return self.with_interval(low), self.with_interval(bounds._replace(least=max(bounds.least, first)))
 
 
 # No size of any shape is larger.

@@ -29,19 +29,19 @@ class ForeignKernel:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.kept: deque[Any] | None = None
+        self.results: deque[Any] | None = None
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         """A function that makes the call and copies the results into the positional arguments.
 
-        If `kept` is set, the results go there instead: no time goes into copies, and no output takes the memory of the
+        If `results` is set, they go there instead: no time goes into copies, and no output takes the memory of the
         last.
         """
 
         def launch(*outputs: Any, **inputs: Any) -> None:
             returned = self.function(**inputs)
-            if self.kept is not None:
-                self.kept.append(returned)
+            if self.results is not None:
+                self.results.append(returned)
                 return
             results = returned if isinstance(returned, tuple) else (returned,)
             for output, tensor in zip(outputs, results, strict=True):

@@ -90,8 +90,8 @@ class Config(tuple[Any, ...]):
     @classmethod
     def _take(cls, knobs: Mapping[str, Knob]) -> None:
         """Give the class its knobs: the constructor and the fields of a `namedtuple` of them."""
-        if taken := [name for name in knobs if name in vars(Config)]:
-            raise TypeError(f"a knob is named {taken[0]!r}, as a method of a config: rename it")
+        if clashes := [name for name in knobs if name in vars(Config)]:
+            raise TypeError(f"a knob is named {clashes[0]!r}, as a method of a config: rename it")
         defaults = [knob.default for knob in knobs.values() if knob.default is not None]
         fields: Any = namedtuple(cls.__name__, list(knobs), defaults=defaults)  # type: ignore[misc]
         for name in ("__new__", "_fields", "_field_defaults", *knobs):
@@ -157,8 +157,10 @@ class Config(tuple[Any, ...]):
         for knob, value in zip(config.knobs, config, strict=True):
             if type(value) is not knob.kind:
                 expected = knob.kind.__name__
-                shown = text[:_MOST_CHARACTERS]
-                raise ValueError(f"not a config: {knob.name} is {str(value)[:40]!r}, expected {expected}, in {shown!r}")
+                excerpt = text[:_MOST_CHARACTERS]
+                raise ValueError(
+                    f"not a config: {knob.name} is {str(value)[:40]!r}, expected {expected}, in {excerpt!r}"
+                )
         return config
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -188,8 +190,8 @@ def check_values(config: Config) -> None:
             if not is_word(value):
                 raise ValueError(f"{name} of a config is {value[:40]!r}, expected a word such as row or 128x64")
         elif not least <= value <= _MOST:
-            shown = value if abs(value) < 1 << 62 else "a larger number"
-            raise ValueError(f"{name} of a config is {shown}, expected {least} to {_MOST}")
+            text = value if abs(value) < 1 << 62 else "a larger number"
+            raise ValueError(f"{name} of a config is {text}, expected {least} to {_MOST}")
 
 
 _NAMELESS = "_AnyConfig"
@@ -279,7 +281,7 @@ class Implementation(_Mixed):
     implementation: Annotated[str, "the name under which the operator knows the function to call."]
 
 
-class _Beside(_Mixed):
+class _Yardstick(_Mixed):
     """Timed beside the configs of a problem; stores have its knobs under this name."""
 
     schedule: str
@@ -293,4 +295,4 @@ class _Beside(_Mixed):
 
 # The yardstick beside every problem: a plain device-to-device copy that moves as many bytes. It is stored like a
 # config and is never a candidate.
-COPY = _Beside("copy", num_warps=0)
+COPY = _Yardstick("copy", num_warps=0)

@@ -55,10 +55,10 @@ class KnobProduct(Sequence[Config]):
             value in values for value, values in zip(config, self._values, strict=True)
         )
 
-    def having(self, wanted: Mapping[str, int | str]) -> "KnobProduct":
+    def having(self, knob_values: Mapping[str, int | str]) -> "KnobProduct":
         """Those with these values of knobs."""
         named = zip(self._config._fields, self._values, strict=True)
-        return KnobProduct(self._config, {k: [v for v in values if wanted.get(k, v) == v] for k, values in named})
+        return KnobProduct(self._config, {k: [v for v in values if knob_values.get(k, v) == v] for k, values in named})
 
 
 class Listed(tuple[Config, ...]):
@@ -71,19 +71,19 @@ class Listed(tuple[Config, ...]):
     def __contains__(self, config: object) -> bool:
         return config in self._set
 
-    def having(self, wanted: Mapping[str, int | str]) -> "Listed":
+    def having(self, knob_values: Mapping[str, int | str]) -> "Listed":
         """Those with these values of knobs."""
-        return Listed(one for one in self if wanted.items() <= one._asdict().items())
+        return Listed(one for one in self if knob_values.items() <= one._asdict().items())
 
     def of_trial(self, trial: Any) -> Config:
         """A config of values of the knobs, which a trial of Optuna draws one by one; it may be none of these."""
         values: dict[str, int | str] = {}
         for knob in self[0]._fields:
-            own = sorted({getattr(config, knob) for config in self})
-            if isinstance(own[0], str):
-                values[knob] = trial.suggest_categorical(knob, own)
+            choices = sorted({getattr(config, knob) for config in self})
+            if isinstance(choices[0], str):
+                values[knob] = trial.suggest_categorical(knob, choices)
             else:
-                values[knob] = own[trial.suggest_int(knob, 0, len(own) - 1)]
+                values[knob] = choices[trial.suggest_int(knob, 0, len(choices) - 1)]
         return self[0]._replace(**values)
 
     @cached_property

@@ -91,35 +91,35 @@ class Module:
 
     def imported(self, nodes: Sequence[ast.AST], is_deep: bool = False) -> dict[str, list[str]]:
         """As `imports`, of the imports in these nodes, of those in functions and classes only if `is_deep`."""
-        found: dict[str, list[str]] = {}
+        targets: dict[str, list[str]] = {}
         below = ast.walk if is_deep else _outside_functions
         for node in chain.from_iterable(map(below, nodes)):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     first = alias.name.partition(".")[0]
-                    found.setdefault(alias.asname or first, []).append(alias.name if alias.asname else first)
+                    targets.setdefault(alias.asname or first, []).append(alias.name if alias.asname else first)
             elif isinstance(node, ast.ImportFrom):
                 base = "." * node.level + (node.module or "")
                 base = resolve_name(base, self._package) if node.level and self._package else base
                 for alias in node.names:
-                    found.setdefault(alias.asname or alias.name, []).append(f"{base}.{alias.name}".lstrip("."))
-        return found
+                    targets.setdefault(alias.asname or alias.name, []).append(f"{base}.{alias.name}".lstrip("."))
+        return targets
 
     @cached_property
     def places(self) -> dict[str, list[int]]:
         """By name the places of the statements that define or change it, besides imports."""
-        found: dict[str, list[int]] = {}
+        places: dict[str, list[int]] = {}
         for place, statement in enumerate(self.body):
             for name in dict.fromkeys(_bound(statement)):
-                found.setdefault(name, []).append(place)
-        return found
+                places.setdefault(name, []).append(place)
+        return places
 
     def lambdas(self, line: int) -> list[int]:
         """The places of the lambdas that begin in a line, which are added to `body`."""
         tree = ast.parse(self.file.read_bytes())  # again, as decorators of statements that were read are gone
-        found = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == line]
-        self.body += [ast.copy_location(ast.Expr(node), node) for node in found]
-        return [*range(len(self.body) - len(found), len(self.body))]
+        lambdas = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == line]
+        self.body += [ast.copy_location(ast.Expr(node), node) for node in lambdas]
+        return [*range(len(self.body) - len(lambdas), len(self.body))]
 
 
 class Modules:
@@ -171,9 +171,9 @@ class Modules:
         """
         name, attributes = reference
         targets = (inside or {}).get(name)
-        found = self._dotted(targets, attributes) if targets else self._in_module(module, name, attributes)
-        if found:
-            return found
+        meaning = self._dotted(targets, attributes) if targets else self._in_module(module, name, attributes)
+        if meaning:
+            return meaning
         if name in _OF_EVERY_MODULE:
             return Meaning(libraries=(name,))
         if hasattr(builtins, name):
@@ -182,40 +182,40 @@ class Modules:
         return Meaning(fault=f"{name}, which nothing defines")
 
     def _in_module(
-        self, module: str, name: str, attributes: tuple[str, ...], seen: frozenset[tuple[str, str]] = frozenset()
+        self, module: str, name: str, attributes: tuple[str, ...], trail: frozenset[tuple[str, str]] = frozenset()
     ) -> Meaning | None:
         """What a name at the top level of a module stands for; None if nothing there binds it."""
         read = self.module(module)
-        if read is None or (module, name) in seen:
+        if read is None or (module, name) in trail:
             return None
-        seen |= {(module, name)}
+        trail |= {(module, name)}
         imported = read.imports.get(name, [])
-        found = Meaning(tuple(Definition(module, place) for place in read.places.get(name, ())))
+        meaning = Meaning(tuple(Definition(module, place) for place in read.places.get(name, ())))
         if imported and all(map(is_library, imported)):
-            found = Meaning()  # `torch.manual_seed(0)` changes torch for nobody who reads sources
+            meaning = Meaning()  # `torch.manual_seed(0)` changes torch for nobody who reads sources
         if imported:
-            found += self._dotted(imported, attributes, seen)
-        if found != Meaning():
-            return found
+            meaning += self._dotted(imported, attributes, trail)
+        if meaning != Meaning():
+            return meaning
         for star in read.imports.get("*", ()):
             base = star.removesuffix(".*")
             if is_library(base):
                 if not hasattr(builtins, name):
                     return Meaning(libraries=(".".join((base, name, *attributes)),))
-            elif inner := self._in_module(base, name, attributes, seen):
+            elif inner := self._in_module(base, name, attributes, trail):
                 return inner
         return None
 
     def _dotted(
-        self, targets: Sequence[str], attributes: tuple[str, ...], seen: frozenset[tuple[str, str]] = frozenset()
+        self, targets: Sequence[str], attributes: tuple[str, ...], trail: frozenset[tuple[str, str]] = frozenset()
     ) -> Meaning:
         """What dotted names, with more attributes, stand for."""
-        found = Meaning()
+        meaning = Meaning()
         for target in dict.fromkeys(targets):
-            found += self._one(target.split("."), attributes, seen)
-        return found
+            meaning += self._one(target.split("."), attributes, trail)
+        return meaning
 
-    def _one(self, parts: list[str], attributes: tuple[str, ...], seen: frozenset[tuple[str, str]]) -> Meaning:
+    def _one(self, parts: list[str], attributes: tuple[str, ...], trail: frozenset[tuple[str, str]]) -> Meaning:
         whole = ".".join((*parts, *attributes))
         if is_library(whole):
             opaque = [name for name in ("importlib.import_module", "sys.modules") if whole.startswith(name)]
@@ -225,8 +225,8 @@ class Modules:
         size = 1
         while size < len(names):
             module = ".".join(names[:size])
-            if found := self._in_module(module, names[size], tuple(names[size + 1 :]), seen):
-                return found
+            if meaning := self._in_module(module, names[size], tuple(names[size + 1 :]), trail):
+                return meaning
             if not _file_of(f"{module}.{names[size]}"):
                 break
             size += 1

@@ -42,8 +42,8 @@ def size_along(axis: str, axes: Sequence[str], shape: Shape) -> int:
 
 def located(shape: Shape, axes: Sequence[str]) -> Shape:
     """The sizes of a shape along axes: its own, in their order, and derived ones behind them."""
-    own = axes[: len(shape)]
-    return *shape, *(size_along(axis, own, shape) for axis in axes[len(shape) :])
+    own_axes = axes[: len(shape)]
+    return *shape, *(size_along(axis, own_axes, shape) for axis in axes[len(shape) :])
 
 
 def is_derived(axis: str) -> bool:

@@ -71,12 +71,12 @@ def unnoticed(names: Iterable[str]) -> list[str]:
     lines = []
     for name in dict.fromkeys(names):
         spec = find(members(name)[0])
-        if spec and (faults := [*sources(spec).faults, *_missed(spec)]):
+        if spec and (faults := [*sources(spec).faults, *_unread_kernels(spec)]):
             lines.append(f"a change of the kernels of {name} may go unnoticed: they use {'; '.join(faults)}")
     return lines
 
 
-def _missed(spec: OperatorSpec) -> Iterator[str]:
+def _unread_kernels(spec: OperatorSpec) -> Iterator[str]:
     target = TARGETS["sm_90"]  # of the launchers that were read, hardly any launches other kernels on another one
     problem = spec.problem(_USUAL, min(_USUAL, spec.max_hidden), spec.dtypes[0])
     launch = spec.launch_of(spec.default_config(problem, target), problem, target)
@@ -124,7 +124,7 @@ def _read(
     modules: Modules,
     numbers: dict[Definition, int],
     faults: dict[str, None],
-    tell: Callable[[bytes], object],
+    update: Callable[[bytes], object],
 ) -> list[int]:
     """Read statements and all that they use, depth first; returns the numbers of the statements."""
     for definition in begin:
@@ -132,12 +132,12 @@ def _read(
             continue
         number = numbers[definition] = len(numbers)
         statement = modules.statement(definition)
-        tell(f"{number} {statement.text}\n".encode())
+        update(f"{number} {statement.text}\n".encode())
         for name, meaning in statement.names.items():
             if meaning.fault:
                 faults[f"{meaning.fault} ({statement.place})"] = None
-            used = _read([*meaning.definitions], modules, numbers, faults, tell)
-            tell(f"{number} {name} is {used} {sorted(meaning.libraries)}\n".encode())
+            used = _read([*meaning.definitions], modules, numbers, faults, update)
+            update(f"{number} {name} is {used} {sorted(meaning.libraries)}\n".encode())
     return [numbers[definition] for definition in begin]
 
 

@@ -73,7 +73,7 @@ class Key(NamedTuple):
         return self.operator, self.variant, self.dtype
 
     @property
-    def plain(self) -> Self:
+    def without_modes(self) -> Self:
         """The key without modes."""
         return self._replace(modes=())
 
@@ -90,7 +90,7 @@ class Key(NamedTuple):
     @property
     def names(self) -> tuple[Self, ...]:
         """The keys by which a table looks a function up, in this order: without one in these modes, the plain one."""
-        return (self, self.plain) if self.modes else (self,)
+        return (self, self.without_modes) if self.modes else (self,)
 
     def with_sizes(self, sizes: Iterable[tuple[str, int]]) -> Self:
         """The key at further named integers."""
@@ -106,19 +106,19 @@ class Key(NamedTuple):
         These have the least product of ratios, which is the least sum of |log ratio|, then the smaller integers. At its
         own where no other key has the same names.
         """
-        wanted = dict(self.sizes)
+        own_sizes = dict(self.sizes)
         alike = [
             other.sizes
             for other in others
             if (other.family, other.dtype) == (self.family, self.dtype)
-            and {name for name, _ in other.sizes} == {*wanted}
+            and {name for name, _ in other.sizes} == {*own_sizes}
             and all(value for _, value in other.sizes)
         ]
-        if not alike or not wanted or not all(wanted.values()):
+        if not alike or not own_sizes or not all(own_sizes.values()):
             return self
 
         def distance(sizes: tuple[tuple[str, int], ...]) -> tuple[Fraction, ...]:
-            ratios = (Fraction(max(value, wanted[name]), min(value, wanted[name])) for name, value in sizes)
+            ratios = (Fraction(max(value, own_sizes[name]), min(value, own_sizes[name])) for name, value in sizes)
             return math.prod(ratios, start=Fraction(1)), *(Fraction(value) for _, value in sizes)
 
         return self._replace(sizes=min(alike, key=distance))

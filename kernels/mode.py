@@ -65,8 +65,8 @@ def words_of(modes: tuple[type[Mode], ...]) -> tuple[str, ...]:
 
 @cache
 def _member(mode: type[Mode], variant: str) -> Any:
-    words, found = set(variant.split("+")), mode("")
+    words, best = set(variant.split("+")), mode("")
     for member in _MEMBERS[mode]:  # torch.compile traces no `max` with a key
-        if len(member.words) > len(found.words) and words.issuperset(member.words):
-            found = member
-    return found
+        if len(member.words) > len(best.words) and words.issuperset(member.words):
+            best = member
+    return best

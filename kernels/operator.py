@@ -135,8 +135,8 @@ class OperatorSpec:
         """
         for member in members:
             if type(member) not in self.modes:
-                known = ", ".join(mode.__name__ for mode in self.modes) or "none"
-                raise ValueError(f"{self.name} has no mode {type(member).__name__}: expected one of {known}")
+                names = ", ".join(mode.__name__ for mode in self.modes) or "none"
+                raise ValueError(f"{self.name} has no mode {type(member).__name__}: expected one of {names}")
         chosen = {type(member): member.words for member in members}
         return "+".join(dict.fromkeys(word for mode in self.modes if mode in chosen for word in chosen[mode]))
 
@@ -160,9 +160,9 @@ class OperatorSpec:
             raise ValueError(f"{second} is {hidden}: {self.name} takes 1 to {self.max_hidden}")
         if dtype not in self.dtypes:
             raise ValueError(f"unknown dtype {dtype!r}: {self.name} takes {', '.join(self.dtypes)}")
-        known = words_of(self.modes)
-        if variant and not set(variant.split("+")) <= {*known}:
-            raise ValueError(f"unknown variant {variant!r}: {self.name} has {', '.join(sorted(known)) or 'none'}")
+        words = words_of(self.modes)
+        if variant and not set(variant.split("+")) <= {*words}:
+            raise ValueError(f"unknown variant {variant!r}: {self.name} has {', '.join(sorted(words)) or 'none'}")
         return Problem(self.key(dtype, variant), rows, hidden)
 
     def problem_at(self, shape: Shape, dtype: str, variant: str = "") -> Problem:
@@ -185,10 +185,10 @@ class OperatorSpec:
 
     def configs(self, space: str, problem: Problem, target: Target) -> list[Config]:
         """The candidates of a space, before legality, some of one that cannot be listed; and the implementations."""
-        found, rule = self.space_at(space, problem, target), self.leaves_out
-        configs = found.some() if isinstance(found, Drawn) else found
-        kept = [config for config in configs if not (rule and rule(config, problem, target))]
-        return [*kept, *map(Implementation, self.implementations)]
+        candidates, rule = self.space_at(space, problem, target), self.leaves_out
+        configs = candidates.some() if isinstance(candidates, Drawn) else candidates
+        remaining = [config for config in configs if not (rule and rule(config, problem, target))]
+        return [*remaining, *map(Implementation, self.implementations)]
 
     def knows(self, config: Config) -> bool:
         """Whether it has the knobs of this operator, or names one of its implementations."""
@@ -345,8 +345,8 @@ def operator(name: str) -> OperatorSpec:
     key = Key.of(name, "", "")
     if key.family in _FAMILIES and key.sizes:
         return _FAMILIES[key.family].at(**dict(key.sizes))
-    known = dict.fromkeys(map(family_of, specs))
-    raise UsageError(f"unknown operator {name!r}: expected one of {', '.join(known)}; --load loads a file of others")
+    families = dict.fromkeys(map(family_of, specs))
+    raise UsageError(f"unknown operator {name!r}: expected one of {', '.join(families)}; --load loads a file of others")
 
 
 def find(name: str) -> OperatorSpec | None:
@@ -360,7 +360,7 @@ def find(name: str) -> OperatorSpec | None:
 def members(name: str) -> list[str]:
     """The operators of a name: all of a family with named integers, or the one of that name."""
     specs = operators()  # which also makes the families known
-    return [known for known in specs if known == name or (name in _FAMILIES and family_of(known) == name)] or [name]
+    return [other for other in specs if other == name or (name in _FAMILIES and family_of(other) == name)] or [name]
 
 
 def operators() -> dict[str, OperatorSpec]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from normtune.kernels.calling.compiled import way_of
-from normtune.kernels.calling.layout import PLAIN
+from normtune.kernels.calling.layout import PLAIN_TYPES
 from normtune.kernels.calling.op import is_compiling
 from normtune.kernels.rms_norm.function import CALLS, FORMS, Casting, rms_norm
 from normtune.kernels.syntax import bare, text_of
@@ -238,7 +238,7 @@ def _obstacle(module: torch.nn.Module) -> str:
     if any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)):
         return "it has hooks"
     weight = getattr(module, "weight", None)
-    if weight is not None and type(weight) not in PLAIN:
+    if weight is not None and type(weight) not in PLAIN_TYPES:
         return f"its weight is a {type(weight).__name__}"
     if weight is not None and weight.dim() != 1 and type(module) is not torch.nn.RMSNorm:
         return f"its weight has {weight.dim()} dimensions"

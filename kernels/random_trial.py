@@ -35,10 +35,10 @@ class RandomTrial:
             raise ValueError(f"{name} from {low} to {high} in steps of {step}, log={log}: no integers to draw")
         if log:
             octaves = self._random.uniform(math.log(low - 0.5), math.log(high + 0.5))
-            drawn = min(max(round(math.exp(octaves)), low), high)
+            candidate = min(max(round(math.exp(octaves)), low), high)
         else:
-            drawn = self._random.randrange(low, high + 1, step)
-        value: int = self._drawn(name, "logarithms of integers" if log else "integers", drawn)
+            candidate = self._random.randrange(low, high + 1, step)
+        value: int = self._stored(name, "logarithms of integers" if log else "integers", candidate)
         return value
 
     def suggest_float(
@@ -52,12 +52,12 @@ class RandomTrial:
         if low > high or (step is not None and step <= 0) or (log and (step is not None or low <= 0)):
             raise ValueError(f"{name} from {low} to {high} in steps of {step}, log={log}: no numbers to draw")
         if log:
-            drawn = math.exp(self._random.uniform(math.log(low), math.log(high)))
+            candidate = math.exp(self._random.uniform(math.log(low), math.log(high)))
         elif step is not None:
-            drawn = low + step * self._random.randrange(int((high - low) / step + 1e-9) + 1)
+            candidate = low + step * self._random.randrange(int((high - low) / step + 1e-9) + 1)
         else:
-            drawn = self._random.uniform(low, high)
-        value: float = self._drawn(name, "logarithms of numbers" if log else "numbers", drawn)
+            candidate = self._random.uniform(low, high)
+        value: float = self._stored(name, "logarithms of numbers" if log else "numbers", candidate)
         return value
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
@@ -68,9 +68,9 @@ class RandomTrial:
         """
         if not choices:
             raise ValueError(f"{name} has no choices")
-        return self._drawn(name, f"one of {tuple(choices)}", self._random.choice(choices))
+        return self._stored(name, f"one of {tuple(choices)}", self._random.choice(choices))
 
-    def _drawn(self, name: str, kind: str, value: Any) -> Any:
+    def _stored(self, name: str, kind: str, value: Any) -> Any:
         earlier = self._kinds.setdefault(name, kind)
         if earlier != kind:
             raise ValueError(

@@ -19,7 +19,7 @@ from normtune.kernels.operator import IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import AXIS, BUFFER_ITEMSIZE, IN_OUT, ITEMSIZE, OUTPUT, ROLES, Buffer, Problem
 
 # Names of an axis become arguments of a table's functions, beside its own.
-_TAKEN = {"operator", "dtype", "table", "known", "sms", "l2_bytes"}
+_RESERVED = {"operator", "dtype", "table", "known", "sms", "l2_bytes"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # Files of normtune that call an operator's functions, and libraries that these call: no line of an operator.
@@ -125,8 +125,8 @@ def of_axes(axes: Mapping[str, Sequence[int]], sizes: Mapping[str, Sequence[int]
     if len(names) not in (2, 3):
         yield f"it has the axes {', '.join(names) or 'none'}: expected two or three"
     for name in names:
-        if not AXIS.fullmatch(name) or name in _TAKEN or iskeyword(name):
-            yield f"axis {name!r}: expected small letters, digits and _, and none of {', '.join(sorted(_TAKEN))}"
+        if not AXIS.fullmatch(name) or name in _RESERVED or iskeyword(name):
+            yield f"axis {name!r}: expected small letters, digits and _, and none of {', '.join(sorted(_RESERVED))}"
         if any(type(size) is not int or size < 1 for size in axes[name]):
             yield f"axis {name} has {axes[name]!r}: expected positive integers"
     if names[2:] != [*sizes][len(sizes) - len(names[2:]) :]:

@@ -26,8 +26,8 @@ def bare(statement: ast.stmt, is_without_effect: Callable[[ast.expr], bool]) -> 
 
     The statement itself is changed.
     """
-    found: ast.stmt = _Bare(is_without_effect).visit(statement) or ast.Pass()
-    return ast.copy_location(found, statement)
+    remainder: ast.stmt = _Bare(is_without_effect).visit(statement) or ast.Pass()
+    return ast.copy_location(remainder, statement)
 
 
 class _Bare(ast.NodeTransformer):
@@ -45,8 +45,8 @@ class _Bare(ast.NodeTransformer):
     def _function(self, node: _Function) -> ast.AST:
         before = self._is_kernel, self._is_class
         node.decorator_list = [one for one in node.decorator_list if not self._is_without_effect(one)]
-        given = node.args
-        parameters = [*given.posonlyargs, *given.args, *given.kwonlyargs, *filter(None, (given.vararg, given.kwarg))]
+        args = node.args
+        parameters = [*args.posonlyargs, *args.args, *args.kwonlyargs, *filter(None, (args.vararg, args.kwarg))]
         # Triton specialises a kernel by the annotations of its parameters; a decorator may make it one.
         self._is_kernel = bool(node.decorator_list) or any(_is_constexpr(one.annotation) for one in parameters)
         self._is_class = False
@@ -92,8 +92,8 @@ class _Bare(ast.NodeTransformer):
         self.generic_visit(node)
         values: list[ast.expr] = []
         for is_text, parts in groupby(node.values, lambda part: isinstance(part, ast.Constant)):
-            found = list(parts)
-            values += [ast.Constant("".join(str(one.value) for one in found))] if is_text else found  # type: ignore[attr-defined]
+            group = list(parts)
+            values += [ast.Constant("".join(str(one.value) for one in group))] if is_text else group  # type: ignore[attr-defined]
         node.values = values
         return node
 
@@ -134,10 +134,10 @@ def references(
         return
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
         decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-        given = node.args
-        parameters = [*given.posonlyargs, *given.args, *given.kwonlyargs, *filter(None, (given.vararg, given.kwarg))]
+        args = node.args
+        parameters = [*args.posonlyargs, *args.args, *args.kwonlyargs, *filter(None, (args.vararg, args.kwarg))]
         annotations = [one.annotation for one in parameters]
-        for part in filter(None, [*decorators, *annotations, *given.defaults, *given.kw_defaults]):
+        for part in filter(None, [*decorators, *annotations, *args.defaults, *args.kw_defaults]):
             yield from references(part, bound, outer)
         body = [node.body] if isinstance(node, ast.Lambda) else node.body
         inner = outer | {one.arg for one in parameters} | _stored(body)

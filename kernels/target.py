@@ -112,12 +112,12 @@ def target_for(name: str, sms: int) -> Target:
     if name in TARGETS:
         return TARGETS[name]._replace(sms=sms)
     number = name.removeprefix("sm_")
-    known = {int(other[3:]): target for other, target in TARGETS.items() if other.startswith("sm_")}
+    by_number = {int(other[3:]): target for other, target in TARGETS.items() if other.startswith("sm_")}
     is_number = re.fullmatch(r"[0-9]{2,4}", number) is not None
-    older = [other for other in known if is_number and other < int(number)]
+    older = [other for other in by_number if is_number and other < int(number)]
     if number == name or not older:
         raise UsageError(f"unknown target {name!r}: expected one of {', '.join(TARGETS)}, or a newer sm_NN")
-    return known[max(older)]._replace(name=name, sms=sms)
+    return by_number[max(older)]._replace(name=name, sms=sms)
 
 
 def relatives(target: Target) -> tuple[Target, ...]:

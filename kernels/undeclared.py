@@ -19,7 +19,7 @@ class _Launch(NamedTuple):
     workspace: int = 0
 
 
-def undeclared(name: str, config: type[Config], dtypes: tuple[str, ...]) -> OperatorSpec:
+def undeclared_spec(name: str, config: type[Config], dtypes: tuple[str, ...]) -> OperatorSpec:
     """The spec of an operator with these knobs that was timed in these dtypes."""
     return OperatorSpec(
         name=name,

@@ -85,8 +85,8 @@ def binaries(calls: Callable[[int], Sequence[KernelCall]], bounds: Sequence[int]
         bounds: the numbers of rows, ascending from 1, at which the config may change.
         most: the largest number of rows.
     """
-    for least, beyond in zip(bounds, [*bounds[1:], most + 1], strict=True):
-        last = min(beyond - 1, most)
+    for least, next_bound in zip(bounds, [*bounds[1:], most + 1], strict=True):
+        last = min(next_bound - 1, most)
         aligned = -(-least // _ROW_ALIGNMENT), last // _ROW_ALIGNMENT
         others = least - (least - 1) // _ROW_ALIGNMENT, last - last // _ROW_ALIGNMENT
         for (start, end), rows_of in ((aligned, _aligned), (others, _unaligned)):

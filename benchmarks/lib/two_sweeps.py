@@ -80,7 +80,7 @@ class Table(NamedTuple):
         """The tree that answers for a key; None without one."""
         trees = {key: function.tree for function in self.fit.functions for key in function.served}
         donor = {function.key: function.donor for function in self.fit.shared}.get(key, key)
-        return trees.get(donor) or trees.get(key.plain)
+        return trees.get(donor) or trees.get(key.without_modes)
 
 
 class Sweep(NamedTuple):

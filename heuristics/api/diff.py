@@ -131,10 +131,10 @@ def diff(request: DiffRequest) -> Diff:
         UsageError: a name is no table or rule, or a requested operator or dtype was not measured.
         NormtuneError: the store cannot be read.
     """
-    sides = os.fspath(request.first), os.fspath(request.second)
-    contenders = contender(sides[0]), contender(sides[1])
+    names = os.fspath(request.first), os.fspath(request.second)
+    contenders = contender(names[0]), contender(names[1])
     weighting = Weighting(os.fspath(request.weights))
-    tables = [load_table(side) for side in sides if side not in {*RULES, *AUTOTUNED}]
+    tables = [load_table(side) for side in names if side not in {*RULES, *AUTOTUNED}]
     evidence = selected(request, request.data, tables[0] if tables else None)
 
     def on(device: Device) -> DeviceDiff:

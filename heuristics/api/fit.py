@@ -19,7 +19,7 @@ from normtune.heuristics.fitting.pipeline import Progress, used
 from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.heuristics.fitting.result import Fit, FittedFunction, Shared
 from normtune.heuristics.regret.fixed_log import fraction
-from normtune.heuristics.report.notebook import shown
+from normtune.heuristics.report.notebook import html_with_charts
 from normtune.heuristics.writing import emit, installing
 from normtune.heuristics.writing.installing import Installed
 from normtune.heuristics.writing.regenerate import command
@@ -66,8 +66,8 @@ def function_of(functions: Sequence[FittedFunction], operator: str, dtype: str) 
     for key in Key.parse(operator, dtype).names:
         if key in served:
             return served[key]
-    known = ", ".join(map(str, served))
-    raise UsageError(f"no table for {operator!r} in {dtype!r}: expected one of {known}")
+    keys = ", ".join(map(str, served))
+    raise UsageError(f"no table for {operator!r} in {dtype!r}: expected one of {keys}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,14 +186,14 @@ class Table:
         """
         gpu = emit.gpu_of(self.device)
         installing.check([gpu], force)
-        again = command(self.source, self.options, installed_path(gpu.name))
-        return installing.write_installed(emit.module_text(self.fit, again), gpu, self.fit.data.unpaired)
+        refit = command(self.source, self.options, installed_path(gpu.name))
+        return installing.write_installed(emit.module_text(self.fit, refit), gpu, self.fit.data.unpaired)
 
     def _repr_html_(self) -> str:
         """The verdict, and maps where the packages that draw are installed."""
         from normtune.heuristics.api.report import of_fit
 
-        return shown(verdict(self.fit), lambda: of_fit(self.fit, self.evidence).maps())
+        return html_with_charts(verdict(self.fit), lambda: of_fit(self.fit, self.evidence).maps())
 
 
 @dataclass(frozen=True)

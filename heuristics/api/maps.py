@@ -73,7 +73,7 @@ def show_map(request: MapRequest) -> pd.DataFrame:
         for part in maps_of(selected(request, request.data, loaded), loaded)
         for key, content in part.maps.items()
         if content
-        for shape, config in content.shown.items()
+        for shape, config in content.config_at.items()
     ]
     frame = pd.DataFrame(rows, columns=["device", "operator", "dtype", *AXES, "config", "best", "loss"])
     return frame.assign(loss=np.expm1(frame["loss"].astype(float) / MILLION))

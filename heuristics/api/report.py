@@ -27,7 +27,7 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.regret.specs import spec_of
 from normtune.heuristics.report import images
 from normtune.heuristics.report.function_data import DeviceReport, function_data
-from normtune.heuristics.report.notebook import shown
+from normtune.heuristics.report.notebook import html_with_charts
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.writing import named_files
 from normtune.heuristics.writing.entries import decisions, regions_of
@@ -123,7 +123,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         """The verdict, and the maps as pictures."""
-        return shown(self._lines(), self.maps)
+        return html_with_charts(self._lines(), self.maps)
 
     def maps(self) -> "Iterator[tuple[str, Spec]]":
         """The map of each function with its title."""
@@ -175,8 +175,8 @@ def report(request: ReportRequest) -> Report:
 def reported(request: ReportRequest, announce: Announce = lambda line: None) -> Report:
     """As `report`; `announce` takes a line before slow work."""
     images.check_extra()
-    given = (request.tables,) if isinstance(request.tables, str | os.PathLike) else request.tables
-    names = as_names("tables", tuple(os.fspath(name) for name in given))
+    tables = (request.tables,) if isinstance(request.tables, str | os.PathLike) else request.tables
+    names = as_names("tables", tuple(os.fspath(name) for name in tables))
     short = [Path(name).name for name in names]
     sides, table = [side(name) for name in names], None
     if len({*short}) == len(short):  # a page is shown to others: where a table lies is left out
@@ -210,10 +210,10 @@ def _on(
         options = FitOptions(regime=part.regimes()[0])
         announce(f"fitting {len(part.frame)} measurements; a TABLE is shown at once")
         return _of_fit(part, fit(part, options))
-    known = {key: entry.figures for key, entry in decisions(table.header).items()}
+    fit_figures = {key: entry.figures for key, entry in decisions(table.header).items()}
     in_use = InUse(_baseline(table.header), "", device, device.as_target())
     notes = [f"A is {sides[0].name}, B is {other.name}" for other in sides[1:]]
-    return _device(part, device, sides, known, in_use.compared, (*table.header.searched, *notes))
+    return _device(part, device, sides, fit_figures, in_use.compared, (*table.header.searched, *notes))
 
 
 def _of_fit(part: Evidence, fit: Fit) -> DeviceReport:
@@ -235,26 +235,26 @@ def _device(
     part: Evidence,
     device: Device,
     sides: Sequence[Side],
-    known: Mapping[Key, Figures],
+    fit_figures: Mapping[Key, Figures],
     compared: Callable[[OperatorSpec, TimingMatrix, Tree], Compared],
     notes: Sequence[str],
 ) -> DeviceReport:
     """The report of one device: of each of its functions that the first side answers.
 
-    `known` are the figures of a fit, and `compared` compares a tree with what is launched without it.
+    `fit_figures` are the figures of a fit, and `compared` compares a tree with what is launched without it.
     """
     current, target = part.current(), device.as_target()
     matrices, left_out = matrices_of(current, device, current.function_keys())
-    told, functions = [*dict.fromkeys((*notes, *outdated(part, current), *left_out))], []
+    all_notes, functions = [*dict.fromkeys((*notes, *outdated(part, current), *left_out))], []
     for matrix in matrices:
         key, spec = matrix.key, spec_of(current, matrix.key.operator)
         tree = sides[0].tree(key)
         if tree is None:
-            told.append(f"{sides[0].name} has no function for {key}")
+            all_notes.append(f"{sides[0].name} has no function for {key}")
             continue
         rows = [("", f"no measured shape has a time of its config, of {len(matrix.problems)}")]
         if loss := figures.of_tree(matrix, tree):
-            numbers = known.get(key) or Figures(leaves(tree), leaves(tree), len(distinct(tree)), loss, 0)
+            numbers = fit_figures.get(key) or Figures(leaves(tree), leaves(tree), len(distinct(tree)), loss, 0)
             numbers = numbers._replace(leaves=leaves(tree), loss=loss)
             rows = [("", f"{regions_of(numbers)} of shapes"), *verdict_rows(numbers, compared(spec, matrix, tree))]
             for other in sides[1:]:
@@ -265,7 +265,7 @@ def _device(
     newest = current.runs[-1].started if current.runs else UNKNOWN_START
     date = "" if newest == UNKNOWN_START else f", {newest[:10]}"
     label = f"{device.label}, {device.target}, {device.sms} SMs: {len(current.frame)} measurements{date}"
-    return DeviceReport(label, tuple(functions), tuple(told))
+    return DeviceReport(label, tuple(functions), tuple(all_notes))
 
 
 def _rivals(spec: OperatorSpec) -> list[Side]:

@@ -55,5 +55,5 @@ def listed_of(evidence: Evidence, sort: str | None, limit: int | None) -> pd.Dat
         frames.append(frame.reindex(columns=names, fill_value=""))
     if not frames:
         return pd.DataFrame(columns=names)
-    found = ordered(pd.concat(frames, ignore_index=True), sort)
-    return (found if limit is None else found.head(limit)).reset_index(drop=True)
+    rows = ordered(pd.concat(frames, ignore_index=True), sort)
+    return (rows if limit is None else rows.head(limit)).reset_index(drop=True)

@@ -106,11 +106,11 @@ def fit(
         raise UsageError("--json and --details are both given: leave one out")
     options = FitOptions(**chosen)
     if like is None:
-        wanted = _wanted(store, options, out, evidence)
+        request = _of_options(store, options, out, evidence)
     else:
-        wanted = _like(like, store, options, out, evidence, install)
-        options = wanted.options
-    parts = _parts(wanted, install, force)
+        request = _like(like, store, options, out, evidence, install)
+        options = request.options
+    parts = _parts(request, install, force)
     if options.baseline is not None:
         _check_stays(options.baseline, parts)
     tables = []
@@ -118,10 +118,10 @@ def fit(
         note(f"fitting {len(part.evidence.frame)} measurements")
         replaced = _replaced(part) if options.baseline is None else None
         table = api.fit(part.evidence, **vars(options), replaces=replaced, progress=_progress)
-        tables.append(replace(table, source=wanted.source))
+        tables.append(replace(table, source=request.source))
     # All files are written before the first line, because a reader of the lines may stop.
     written: list[list[str]] = []
-    plain: list[dict[str, Any]] = []
+    json_tables: list[dict[str, Any]] = []
     for part, table in zip(parts, tables, strict=True):
         paths = table.write(part.table, part.data)
         wrote = [f"wrote {path}" for path in paths]
@@ -132,7 +132,7 @@ def fit(
             wrote.append(installed_text(gpu_of(table.device), installed))
             paths.append(installed.path)
         written.append(wrote)
-        plain.append(
+        json_tables.append(
             {
                 "device": table.device._asdict(),
                 "functions": table.figures(),
@@ -141,7 +141,7 @@ def fit(
             }
         )
     if as_json:
-        say_json({"tables": plain})
+        say_json({"tables": json_tables})
         return
     for part, table, wrote in zip(parts, tables, written, strict=True):
         for line in table.notes:
@@ -155,7 +155,7 @@ def fit(
         tell("More figures: --details")
 
 
-def _wanted(store: str | None, options: FitOptions, out: str | None, data: str | None) -> _Fit:
+def _of_options(store: str | None, options: FitOptions, out: str | None, data: str | None) -> _Fit:
     """What the options say."""
     from normtune.heuristics.api.fit import source_of
     from normtune.results.source import taken
@@ -163,7 +163,9 @@ def _wanted(store: str | None, options: FitOptions, out: str | None, data: str |
     return _Fit(source_of(store), taken(store, options.regime, options.device), options, out, data)
 
 
-def _like(table: Path, store: str | None, given: FitOptions, out: str | None, data: str | None, install: bool) -> _Fit:
+def _like(
+    table: Path, store: str | None, overrides: FitOptions, out: str | None, data: str | None, install: bool
+) -> _Fit:
     """What the facts of a table say, and the options given in their place; files as seen from here.
 
     Raises:
@@ -176,20 +178,20 @@ def _like(table: Path, store: str | None, given: FitOptions, out: str | None, da
 
     header = load(table).header
     command, folder = command_of(header), table.parent
-    options = FitOptions.of_facts({**command.fit_options().seen_from(Path(), folder).facts(), **given.facts()})
+    options = FitOptions.of_facts({**command.fit_options().seen_from(Path(), folder).facts(), **overrides.facts()})
     if out is None and not install:
         out = str(table)
         if data is None and command.evidence:
             data = os.path.relpath(named_files.inside("--evidence", command.evidence, table))
     if store is not None:
-        return _on_its_gpu(_wanted(store, options, out, data), header.device)
+        return _on_its_gpu(_of_options(store, options, out, data), header.device)
     if command.store == STORE_VARIABLE:
         source: str | None = None
     else:
         source = command.store if command.is_named else seen_from(folder / command.store, Path())
     named = named_files.measured(header, table)
     if named is None:
-        return _on_its_gpu(_wanted(source, options, out, data), header.device)
+        return _on_its_gpu(_of_options(source, options, out, data), header.device)
     return _Fit(source or "", named[1], options, out, data)
 
 
@@ -224,7 +226,7 @@ def _check_stays(baseline: str, parts: "Sequence[_DeviceFiles]") -> None:
             raise UsageError(f"--baseline is {path}, which is replaced: copy it, and name the copy")
 
 
-def _parts(wanted: _Fit, install: bool, force: bool) -> list[_DeviceFiles]:
+def _parts(request: _Fit, install: bool, force: bool) -> list[_DeviceFiles]:
     """The measurements by device if each gets a table, else all together; creates the folders of the files.
 
     Raises:
@@ -234,13 +236,13 @@ def _parts(wanted: _Fit, install: bool, force: bool) -> list[_DeviceFiles]:
     from normtune.heuristics.writing.emit import gpu_of
     from normtune.kernels.tablefile import locate
 
-    measured, out = wanted.evidence, wanted.out
-    devices, evidences = measured.select(wanted.options.operators).devices(), [measured]
+    measured, out = request.evidence, request.out
+    devices, evidences = measured.select(request.options.operators).devices(), [measured]
     if len(devices) > 1 and (write.is_folder(out) if out else install):
         evidences = [measured.of(device) for device in devices]
     devices = devices[: len(evidences)]
     names = write.names(devices)
-    tables, data = write.files(out, names, ".py"), write.files(wanted.data, names, ".parquet")
+    tables, data = write.files(out, names, ".py"), write.files(request.data, names, ".parquet")
     gpus = [gpu_of(device) for device in devices] if install else []
     installed = [locate.installed_path(gpu.name) for gpu in gpus]
     for option, paths in (("--out", tables), ("--evidence", data), ("--install", installed)):

@@ -33,14 +33,14 @@ def lookup(
     from normtune.kernels.tablefile.locate import load_table
     from normtune.kernels.tablefile.selection import bounded
 
-    given, dtype = _given(sizes), dtype_of(dtype)
+    size_by_name, dtype = _size_by_name(sizes), dtype_of(dtype)
     loaded = load_table(table)
-    key = _key(loaded, operator, dtype, given)
+    key = _key(loaded, operator, dtype, size_by_name)
     answer = loaded.function(key)
-    shape = [_positive(given, axis, "a size of the shape") for axis in loaded.axes]
-    if given:
-        known = [*loaded.axes, *(name for name, _ in key.sizes)]
-        raise UsageError(f"unknown size {next(iter(given))}: expected {', '.join(known)}")
+    shape = [_positive(size_by_name, axis, "a size of the shape") for axis in loaded.axes]
+    if size_by_name:
+        names = [*loaded.axes, *(name for name, _ in key.sizes)]
+        raise UsageError(f"unknown size {next(iter(size_by_name))}: expected {', '.join(names)}")
     if answer is None:
         functions = ", ".join(map(str, loaded.trees))
         raise UsageError(f"{table} has no function for {key}: expected one of {functions}")
@@ -54,25 +54,25 @@ def lookup(
     say(str(answer(*shape)))
 
 
-def _given(sizes: list[str]) -> dict[str, Any]:
-    given: dict[str, Any] = {}
+def _size_by_name(sizes: list[str]) -> dict[str, Any]:
+    size_by_name: dict[str, Any] = {}
     for text in sizes:
         name, equals, value = text.partition("=")
         if not equals or not value.isascii() or not value.isdecimal() or int(value[:20]) < 1 or len(value) > 15:
             raise UsageError(f"{text!r}: expected NAME=N with a positive integer, as rows=4096")
-        if name in given:
+        if name in size_by_name:
             raise UsageError(f"{name} is given twice")
-        given[name] = int(value)
-    return given
+        size_by_name[name] = int(value)
+    return size_by_name
 
 
-def _positive(given: dict[str, Any], name: str, what: str) -> int:
-    if name not in given:
+def _positive(size_by_name: dict[str, Any], name: str, what: str) -> int:
+    if name not in size_by_name:
         raise UsageError(f"{name} is missing ({what}): add {name}=N")
-    return int(given.pop(name))
+    return int(size_by_name.pop(name))
 
 
-def _key(table: "LoadedTable", operator: str, dtype: str, given: dict[str, Any]) -> "Key":
+def _key(table: "LoadedTable", operator: str, dtype: str, size_by_name: dict[str, Any]) -> "Key":
     """The key of an operator with its named integers from the command line."""
     from normtune.kernels.key import Key
 
@@ -81,5 +81,5 @@ def _key(table: "LoadedTable", operator: str, dtype: str, given: dict[str, Any])
     if key.sizes or not names:
         return key
     return key._replace(
-        sizes=tuple((name, _positive(given, name, f"a named integer of {key.family}")) for name, _ in names)
+        sizes=tuple((name, _positive(size_by_name, name, f"a named integer of {key.family}")) for name, _ in names)
     )

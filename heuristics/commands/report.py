@@ -44,9 +44,9 @@ def report(
 
     check_extra()
     check_page(out, force)
-    made = _reported(tables, store, chosen)
-    made.save(out, force)
-    tell(f"wrote {out}: {made.title}, {out.stat().st_size / 1e6:.1f} MB, opens in any browser")
+    page = _reported(tables, store, chosen)
+    page.save(out, force)
+    tell(f"wrote {out}: {page.title}, {out.stat().st_size / 1e6:.1f} MB, opens in any browser")
 
 
 @with_options(Selection, before="what")

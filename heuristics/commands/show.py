@@ -90,15 +90,15 @@ def _print_map(screen: "Console", key: "Key", content: "BestMap | None", table: 
     if content is None:
         screen.print(f"{key}: {table} has no function for it", soft_wrap=True)
         return
-    shown = f"the configs of {table.name}" if table else "the best config"
-    screen.print(f"{key}: {shown} (1k = 1024)", style="bold", soft_wrap=True)
+    subject = f"the configs of {table.name}" if table else "the best config"
+    screen.print(f"{key}: {subject} (1k = 1024)", style="bold", soft_wrap=True)
     for line in (*map_lines(content, map_columns(screen), axes_of(key.family)), *legend_lines(content)):
         screen.print(line, soft_wrap=True)
     if loss := content.loss:
         losses = f"loses {percent(loss.plain)} on average, {percent(loss.worst, 1)} at worst"
         screen.print(f"The table {losses}, over the best config of each shape, {timed_share(loss)}.", soft_wrap=True)
         for shape, lost in content.worst(_WORST):
-            letter = content.letters[content.shown[shape]]
+            letter = content.letters[content.config_at[shape]]
             best = str(content.best[shape]).removesuffix(f" {content.ending}")
             screen.print(
                 f"  {percent(lost, 1):>7} at {shape[0]} rows of {shape[1]}: {letter}, best is {best}", soft_wrap=True

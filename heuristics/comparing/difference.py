@@ -201,11 +201,11 @@ class Answers:
     def _timed_launches(self, index: int, problem: Problem) -> dict[AnyLaunch, int]:
         """The launches with a time at a problem, each with the first of its columns."""
         if index not in self._launches:
-            found = self._launches[index] = {}
+            launches = self._launches[index] = {}
             for column in np.flatnonzero(self._matrix.usable[index]).tolist():
                 launch = _launch(self._spec, self._matrix.configs[column], problem, self._target)
                 if launch is not None:
-                    found.setdefault(launch, column)
+                    launches.setdefault(launch, column)
         return self._launches[index]
 
     def _median(self, index: int, choice: SideAnswer) -> float:

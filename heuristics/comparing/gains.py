@@ -76,16 +76,16 @@ def gain(matrix: TimingMatrix, pairs: Sequence[Pair]) -> Gain | None:
         return None
     blocks = [_blocks(matrix, pair) for pair in pairs]
     paired = any(len(ratios) > 1 for ratios in blocks)
-    kept = [(pair, ratios) for pair, ratios in zip(pairs, blocks, strict=True) if len(ratios) > 1 or not paired]
+    compared = [(pair, ratios) for pair, ratios in zip(pairs, blocks, strict=True) if len(ratios) > 1 or not paired]
     logs, saved = [], []
-    for pair, of_blocks in kept:
+    for pair, of_blocks in compared:
         first, second = (float(matrix.regret[pair.problem, column]) for column in (pair.first, pair.second))
         microseconds = matrix.times.best[pair.problem] / 1000 * math.exp(first / MILLION)
         ratios = of_blocks if paired else np.array([second - first])
         logs.append(ratios)
         saved.append(microseconds * np.expm1(ratios / MILLION))
-    weights = matrix.weight[[pair.problem for pair, _ in kept]]
-    return Gain(len(kept), int(weights.sum()), _interval(logs, weights), _interval(saved, weights))
+    weights = matrix.weight[[pair.problem for pair, _ in compared]]
+    return Gain(len(compared), int(weights.sum()), _interval(logs, weights), _interval(saved, weights))
 
 
 def _blocks(matrix: TimingMatrix, pair: Pair) -> NDArray[np.float64]:

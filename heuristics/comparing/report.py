@@ -51,7 +51,7 @@ def verdict_lines(comparison: Difference, l2_bytes: int) -> Iterator[str]:
         more = f" and {len(differing) - NAMED} more" if len(differing) > NAMED else ""
         shapes = f"{len(differing)} of {len(comparison.pairs)} shapes"
         yield f"  other launches at {shapes}: {', '.join(differing[:NAMED])}{more}"
-    yield from (f"  {line}" for line in _missing(comparison, markdown=False))
+    yield from (f"  {line}" for line in _gaps(comparison, markdown=False))
 
 
 def _faster(log: float) -> str:
@@ -99,7 +99,7 @@ def difference_lines(comparison: Difference, columns: int, l2_bytes: int, markdo
     ]
     sections = (
         _table(("", "shapes", *_LOSSES), parts, markdown) if parts else (),
-        _missing(comparison, markdown),
+        _gaps(comparison, markdown),
         _map(comparison, columns, markdown),
         *(_worst(comparison, which, markdown) for which in (0, 1)),
     )
@@ -152,18 +152,20 @@ def _interval(value: ConfidenceInterval, unit: str) -> str:
     return f"{mean}{unit}" + (f" ({rest[0]} to {rest[1]})" if rest else "")
 
 
-def _missing(comparison: Difference, markdown: bool) -> Iterator[str]:
+def _gaps(comparison: Difference, markdown: bool) -> Iterator[str]:
     """Numbers of shapes at which a side has no answer or no time."""
     for which, sign in enumerate((FIRST, SECOND)):
         silent, untimed = comparison.without_answer(which), comparison.without_time(which)
         gaps = [f"no answer at {silent}"] * bool(silent) + [f"no time at {untimed}"] * bool(untimed)
         if gaps:
             loss = comparison.loss(which)
-            alone = ""
+            loss_text = ""
             if loss and loss.bound is not None:
-                alone = f"; it loses {percent(loss.plain)} where it has, with estimates {percent(loss.bound)} at most"
+                loss_text = (
+                    f"; it loses {percent(loss.plain)} where it has, with estimates {percent(loss.bound)} at most"
+                )
             hint = "; a sweep with the space full times most of what other libraries launch" if untimed else ""
-            yield f"{'- ' * markdown}{sign} has {' and '.join(gaps)} of {len(comparison.pairs)} shapes{alone}{hint}"
+            yield f"{'- ' * markdown}{sign} has {' and '.join(gaps)} of {len(comparison.pairs)} shapes{loss_text}{hint}"
         note = _partly_timed([comparison.tuned(which)], which, markdown)
         if note:
             yield note

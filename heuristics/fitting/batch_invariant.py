@@ -124,13 +124,13 @@ def _capped(filled: TimingMatrix, axis: Axis, classes: NDArray[np.int64]) -> Tim
 def cost_of(matrix: TimingMatrix, tree: Tree, usual: Tree) -> Cost:
     """Cost of a tree relative to `usual`, over the problems of a matrix on which both have a time."""
     pairs = [*zip(losses(matrix, tree), losses(matrix, usual), strict=True)]
-    excess = [None if left is None or right is None else left - right for left, right in pairs]
+    excess = [None if loss is None or usual_loss is None else loss - usual_loss for loss, usual_loss in pairs]
     compared = [loss for loss in excess if loss is not None]
     return Cost(
         mean=matrix.mean(excess) or 0,
         worst=max(compared, default=0),
         problems=len(compared),
-        bounded=sum(left is None and right is not None for left, right in pairs),
+        bounded=sum(loss is None and usual_loss is not None for loss, usual_loss in pairs),
     )
 
 
@@ -149,11 +149,11 @@ def bounded(matrix: TimingMatrix, legality: Legality) -> TimingMatrix:
         least = np.full(len(matrix.configs), _NEVER)
         for index in sorted(indices, key=lambda index: -matrix.problems[index][0]):
             least = np.minimum(least, absolute[index])
-            known = (least < _NEVER) & ~matrix.usable[index] & ~broken[index]
+            has_bound = (least < _NEVER) & ~matrix.usable[index] & ~broken[index]
             # A bound below the best time only shows that the config is as fast as the best.
             above = np.maximum(least - log_ppm(times.best[index : index + 1])[0], 0)
-            regret[index, known] = above[known]
-            usable[index] |= known
+            regret[index, has_bound] = above[has_bound]
+            usable[index] |= has_bound
     return replace(matrix, regret=regret, usable=usable, untimed=None)
 
 
@@ -201,13 +201,13 @@ def invariant_functions(
             **fitted.validated().figures(1) | {"limits": LIMITS, "extrapolated": None}
         )
         invariant.append(FittedFunction(key, fitted.tree, function.dtypes, figures, beside=fitted.cost))
-        for taker in shared:
-            if taker.donor == function.key:
-                takers += _taker(by_key[taker.key], invariant[-1])
+        for share in shared:
+            if share.donor == function.key:
+                takers += _shares(by_key[share.key], invariant[-1])
     return invariant, takers
 
 
-def _taker(case: Case, donor: FittedFunction) -> list[Shared]:
+def _shares(case: Case, donor: FittedFunction) -> list[Shared]:
     """A variant or dtype that shares a function, with its loss; empty if the function's configs have no time."""
     matrix = case.matrix
     legality = case.legality.serving((matrix.key.dtype,), (matrix.key.variant,))

@@ -42,7 +42,7 @@ class FitArguments(NamedTuple):
     target: Target
     options: FitOptions
     incumbents: Incumbents | None
-    known: Mapping[Key, TableEntry]
+    decisions: Mapping[Key, TableEntry]
 
     def case(self, spec: OperatorSpec, matrix: TimingMatrix) -> "Case":
         """The case of a weighted matrix, for a function of its own dtype."""
@@ -59,7 +59,7 @@ class FitArguments(NamedTuple):
             self.options,
             # Unpaired times cannot tell a slower config from noise.
             self.incumbents.of(key, self.target) if self.incumbents and matrix.rounds else None,
-            self.known.get(key),
+            self.decisions.get(key),
         )
 
 
@@ -72,7 +72,7 @@ class Case:
         legality: for all dtypes and variants that use the function.
         options: of the fit.
         baseline: the config that the function's must not be slower than; None without one.
-        known: decisions of an earlier fit, which are kept.
+        decision: decisions of an earlier fit, which are kept.
         solver: of the matrix.
     """
 
@@ -80,7 +80,7 @@ class Case:
     legality: Legality
     options: FitOptions
     baseline: Choice | None = None
-    known: TableEntry | None = None
+    decision: TableEntry | None = None
     solver: Solver = field(default_factory=Solver)
 
     @property

@@ -18,7 +18,7 @@ from normtune.heuristics.regret.fixed_log import ratio
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, losses
 from normtune.heuristics.solver.cross_validation import BETWEEN, MAX_LEAVES, Validated, cross_validated, most_leaves
-from normtune.heuristics.solver.crossing import crossed
+from normtune.heuristics.solver.crossing import at_crossings
 from normtune.heuristics.solver.optimum import Optima
 from normtune.heuristics.solver.simplify import cost_of, simplified
 from normtune.heuristics.solver.strips import Strips
@@ -49,7 +49,7 @@ class Solved(NamedTuple):
 def solved(case: Case, matrix: TimingMatrix, enough: int, most: int, bound: int) -> Solved:
     """The optima for the entries of `matrix`, of up to `most` leaves; if there is no tree, of more, up to `bound`."""
     while True:
-        result = conditioned(case, matrix, enough, most)
+        result = solved_within_options(case, matrix, enough, most)
         if result.match is not None or most >= bound:
             return result
         enough = most = min(2 * most, bound)
@@ -64,14 +64,14 @@ def _nowhere_slower(case: Case, enough: int, most: int, bound: int) -> Solved | 
     except NormtuneError:  # --max-configs is too small for it
         return None
     optima, match = result.optima, result.match
-    if not case.known and optima.least_measured(enough) is None:  # then as few leaves as there is a tree of
+    if not case.decision and optima.least_measured(enough) is None:  # then as few leaves as there is a tree of
         match = next((count for count in range(enough, optima.most + 1) if optima.least(count) is not None), None)
     if match is None or optima.least(match) is None:
         return None
     return result._replace(match=match, limits=f"{result.limits} nowhere slower than the baseline")
 
 
-def conditioned(case: Case, matrix: TimingMatrix, enough: int, most: int) -> Solved:
+def solved_within_options(case: Case, matrix: TimingMatrix, enough: int, most: int) -> Solved:
     """The optima of up to `most` leaves for the entries of `matrix` that the options allow.
 
     They match the optimum of `enough` leaves, for which few configs are chosen.
@@ -98,7 +98,7 @@ def conditioned(case: Case, matrix: TimingMatrix, enough: int, most: int) -> Sol
         limits += f" with no shape above {ratio(cap)}"
     in_bins = bins(allowed, legality)
     optima = case.solver.optima(in_bins, most)
-    return Solved(in_bins, optima, most if case.known else _leaves_to_match(optima, enough), few, limits)
+    return Solved(in_bins, optima, most if case.decision else _leaves_to_match(optima, enough), few, limits)
 
 
 def _leaves_to_match(optima: Optima, enough: int) -> int | None:
@@ -121,7 +121,7 @@ def no_tree(case: Case, most: int) -> str:
         without_cap = replace(case, options=replace(case.options, max_slowdown=None))
         # A cap forbids configs without a time, too.
         timed = replace(case.matrix, untimed=None)
-        tree = conditioned(without_cap, timed, most, most).optima.tree(most)
+        tree = solved_within_options(without_cap, timed, most, most).optima.tree(most)
         if tree is not None and (loss := figures.of_tree(timed, tree)):
             return (
                 f"no table of at most {count} keeps every shape of {name} within {case.options.max_slowdown:g} times "
@@ -160,39 +160,39 @@ def fit_function(case: Case, fewest: int | None = None) -> FittedFunction:
         NormtuneError: no legal tree has so few leaves, or meets the conditions.
     """
     counts = _leaf_counts(case, fewest)
-    found = _nowhere_slower(case, *counts[:3]) or solved(case, case.matrix, *counts[:3])
-    count, on_grid = _simplest(case, found, counts.bound)
-    tree = crossed(case.matrix, case.legality, on_grid)
+    solution = _nowhere_slower(case, *counts[:3]) or solved(case, case.matrix, *counts[:3])
+    count, on_grid = _simplest(case, solution, counts.bound)
+    tree = at_crossings(case.matrix, case.legality, on_grid)
     if counts.validated:
         between = counts.validated.figures(min(count, counts.most))
     else:
-        between = {name: getattr(case.known.figures, name) for name in BETWEEN} if case.known else {}
-    scored = _figures(case.matrix, found, tree, on_grid)._replace(**between)
-    smaller = () if case.known else _smaller(case, found, scored.leaves)
+        between = {name: getattr(case.decision.figures, name) for name in BETWEEN} if case.decision else {}
+    scored = _figures(case.matrix, solution, tree, on_grid)._replace(**between)
+    smaller = () if case.decision else _smaller(case, solution, scored.leaves)
     return FittedFunction(case.key, tree, case.legality.dtypes, case.against_baseline(scored, tree), smaller=smaller)
 
 
 def _leaf_counts(case: Case, fewest: int | None) -> _LeafCounts:
     """The number of leaves: that of an earlier fit, else the user's, else chosen by cross-validation."""
     matrix, legality, options = case.matrix, case.legality, case.options
-    if case.known:
-        before = case.known.figures.asked
+    if case.decision:
+        before = case.decision.figures.asked
         return _LeafCounts(before, before, before, None)
-    asked = fewest or options.leaves
-    most = asked or most_leaves(matrix, case.solver.optima(bins(matrix, legality), MAX_LEAVES[1]))
+    requested = fewest or options.leaves
+    most = requested or most_leaves(matrix, case.solver.optima(bins(matrix, legality), MAX_LEAVES[1]))
     validated = cross_validated(matrix, legality, most, options.max_configs)
     # Without a bound from the user, a function may have as many leaves as it needs.
-    return _LeafCounts(asked or validated.chosen() or most, most, options.leaves or MOST_LEAVES, validated)
+    return _LeafCounts(requested or validated.chosen() or most, most, options.leaves or MOST_LEAVES, validated)
 
 
-def _simplest(case: Case, found: Solved, bound: int) -> tuple[int, Tree]:
+def _simplest(case: Case, solution: Solved, bound: int) -> tuple[int, Tree]:
     """The fewest leaves of a tree within the tie of the optimum to match, and the simplest such tree of the grid.
 
     Raises:
         NormtuneError: there is no optimum of at most `bound` leaves.
     """
-    optima = found.optima
-    best = optima.least(found.match) if found.match else None
+    optima = solution.optima
+    best = optima.least(solution.match) if solution.match else None
     if best is None:
         raise NormtuneError(no_tree(case, bound))
     budget = best + case.options.tie * int(case.matrix.weight.sum())
@@ -203,9 +203,9 @@ def _simplest(case: Case, found: Solved, bound: int) -> tuple[int, Tree]:
     return fewest, simplified(optima, tree, budget)
 
 
-def _smaller(case: Case, found: Solved, most: int) -> tuple[SmallerTree, ...]:
+def _smaller(case: Case, solution: Solved, most: int) -> tuple[SmallerTree, ...]:
     """What trees of fewer leaves than the chosen one lose, with and without the condition of the baseline."""
-    optima = case.solver.optima(bins(case.matrix, case.legality), found.optima.most)
+    optima = case.solver.optima(bins(case.matrix, case.legality), solution.optima.most)
 
     def loss(of: Optima, count: int) -> int | None:
         tree = of.tree(count)
@@ -213,7 +213,7 @@ def _smaller(case: Case, found: Solved, most: int) -> tuple[SmallerTree, ...]:
         return None if lost is None else lost.plain
 
     counts = [count for count in _SMALLER if count < most]
-    guarded = {count: loss(found.optima, count) for count in counts} if case.guarded is not None else {}
+    guarded = {count: loss(solution.optima, count) for count in counts} if case.guarded is not None else {}
     losses = {count: loss(optima, count) for count in counts}
     return tuple(SmallerTree(count, lost, guarded.get(count)) for count, lost in losses.items() if lost is not None)
 
@@ -244,19 +244,19 @@ def least_measured(matrix: TimingMatrix, optima: Optima | Strips, count: int) ->
     return None if least is None else least // int(matrix.weight.sum())
 
 
-def _figures(matrix: TimingMatrix, found: Solved, tree: Tree, on_grid: Tree) -> Figures:
+def _figures(matrix: TimingMatrix, solution: Solved, tree: Tree, on_grid: Tree) -> Figures:
     """The figures of a tree, which was `on_grid` before its thresholds moved to where times cross."""
-    count, few = leaves(tree), found.few
-    optima = found.optima.up_to(max(count, found.optima.most))
+    count, few = leaves(tree), solution.few
+    optima = solution.optima.up_to(max(count, solution.optima.most))
     best, optimum, cost = optima.least(count), least_measured(matrix, optima, count), cost_of(optima, on_grid)
     if best is None or optimum is None or cost is None:
         raise AssertionError("where there is a tree there is a best one")
-    timed = figures_of(matrix, tree, optimum, found.in_bins.joins(matrix.problems))
+    timed = figures_of(matrix, tree, optimum, solution.in_bins.joins(matrix.problems))
     penalised = matrix.assumed.mean(losses(matrix.assumed, tree))
     gap = -((best - cost) // int(matrix.weight.sum()))
     return timed._replace(
-        asked=found.match or count,
+        asked=solution.match or count,
         gap=gap if penalised is None else min(gap, max(0, penalised - optimum)),
-        limits=found.limits,
+        limits=solution.limits,
         few=None if few is None else (few.bound, few.mean),
     )

@@ -109,9 +109,9 @@ class FitOptions(FitKeywords):
         Raises:
             UsageError: a value is out of range.
         """
-        given = {one.name: getattr(request, one.name) for one in fields(cls) if hasattr(request, one.name)}
-        paths = {name: os.fspath(value) for name, value in given.items() if isinstance(value, os.PathLike)}
-        return cls(**given | paths | {"operators": as_names("operators", given["operators"])})
+        values = {one.name: getattr(request, one.name) for one in fields(cls) if hasattr(request, one.name)}
+        paths = {name: os.fspath(value) for name, value in values.items() if isinstance(value, os.PathLike)}
+        return cls(**values | paths | {"operators": as_names("operators", values["operators"])})
 
     @property
     def tie(self) -> int:

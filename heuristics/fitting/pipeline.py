@@ -49,7 +49,7 @@ def fit(
     *,
     incumbents: Incumbents | None = None,
     replaced: Incumbents | None = None,
-    known: Mapping[Key, TableEntry] | None = None,
+    decisions: Mapping[Key, TableEntry] | None = None,
     progress: Progress | None = None,
 ) -> Fit:
     """The best table for the evidence.
@@ -59,7 +59,7 @@ def fit(
         options: of the fit; None for the defaults.
         incumbents: the baseline; no leaf may be slower.
         replaced: the table that the new one replaces, which it is compared with in place of a baseline.
-        known: by key decisions of an earlier fit, which are kept.
+        decisions: by key decisions of an earlier fit, which are kept.
         progress: receives how many functions of how many are fitted; None for nobody.
 
     Raises:
@@ -76,7 +76,7 @@ def fit(
     data = used(evidence, options.operators)
     notes = older(selected, data)
     target = target_for(device.target, device.sms)
-    arguments = FitArguments(target, options, incumbents, known or {})
+    arguments = FitArguments(target, options, incumbents, decisions or {})
     in_use = InUse(incumbents or replaced, options.baseline or "the table that it replaces", device, target)
     weighting = Weighting(options.weights)
 

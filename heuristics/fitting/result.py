@@ -94,12 +94,12 @@ def data_of(evidence: "Evidence", regime: str) -> Data:
 
 def by_function(fingerprints: Mapping[str, str]) -> dict[str, str]:
     """Fingerprints by operator; equal ones of operators that share a function have one entry."""
-    found: dict[str, dict[str, str]] = {}
+    marks_of: dict[str, dict[str, str]] = {}
     for name, mark in fingerprints.items():
-        found.setdefault(function_operator(name), {})[name] = mark
+        marks_of.setdefault(function_operator(name), {})[name] = mark
     return {
         name: mark
-        for function, marks in found.items()
+        for function, marks in marks_of.items()
         for name, mark in (marks if len({*marks.values()}) > 1 else {function: next(iter(marks.values()))}).items()
     }
 

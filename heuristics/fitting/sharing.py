@@ -57,8 +57,8 @@ def offer(case: Case, donor: FittedFunction) -> Offer:
         Without a shared function if that is not legal everywhere, has a time on less than half of the problems, or,
         unless an earlier fit decided, exceeds the bound on a problem's slowdown.
     """
-    matrix, legality, known = case.matrix, case.legality, case.known
-    cap = None if known else case.options.cap
+    matrix, legality, decision = case.matrix, case.legality, case.decision
+    cap = None if decision else case.options.cap
     in_bins = bins(matrix, legality)
     optima = case.solver.optima(in_bins, donor.figures.leaves)
     count = least_legal(optima, leaves_of_its_own(matrix, donor), donor.figures.leaves)
@@ -74,7 +74,7 @@ def offer(case: Case, donor: FittedFunction) -> Offer:
     scored = figures_of(matrix, donor.tree, optimum, in_bins.joins(matrix.problems))
     scored = case.against_baseline(scored, donor.tree)
     shared = Shared(matrix.key, donor.key, extra(matrix, donor.tree, best), scored)
-    if known or not scored.slower:
+    if decision or not scored.slower:
         return Offer(shared, count)
     if shared.cost > SHARING_COST:
         return Offer(None, count)
@@ -109,11 +109,11 @@ def least_legal(optima: Optima, count: int, most: int) -> int | None:
     return next((leaves for leaves in range(count, most + 1) if optima.least(leaves) is not None), None)
 
 
-def extra(matrix: TimingMatrix, left: Tree, right: Tree) -> int:
+def extra(matrix: TimingMatrix, tree: Tree, other: Tree) -> int:
     """Mean excess of one tree's loss over another's where both have a time, log_ppm; 0 without such problems."""
-    pairs = zip(losses(matrix, left), losses(matrix, right), strict=True)
+    pairs = zip(losses(matrix, tree), losses(matrix, other), strict=True)
     mean = matrix.mean(
-        [None if left_loss is None or right_loss is None else left_loss - right_loss for left_loss, right_loss in pairs]
+        [None if loss is None or other_loss is None else loss - other_loss for loss, other_loss in pairs]
     )
     return mean or 0
 
@@ -130,40 +130,40 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[FittedFu
     shared: list[Shared] = []
     matrices = [case.matrix for case in cases]
     for case in cases:
-        matrix, decided, options = case.matrix, case.known, case.options
-        tried = {
+        matrix, decision, options = case.matrix, case.decision, case.options
+        by_donor = {
             index: offer(case, functions[index])
             for index in donors(functions, matrix.key)
-            if not decided or decided.donor == functions[index].key
+            if not decision or decision.donor == functions[index].key
         }
-        offers = [(index, offered.shared) for index, offered in tried.items() if offered.shared]
-        wider = {index for index, _ in offers if not decided and _is_narrower(matrix, functions[index], matrices)}
-        taken = next((pair for pair in offers if decided or pair[0] in wider or pair[1].cost <= SHARING_COST), None)
-        if taken is None and decided and decided.donor:
-            raise NormtuneError(f"{case.key} cannot take the function of {decided.donor}")
-        if taken is None:
+        offers = [(index, offered.shared) for index, offered in by_donor.items() if offered.shared]
+        wider = {index for index, _ in offers if not decision and _is_narrower(matrix, functions[index], matrices)}
+        accepted = next((pair for pair in offers if decision or pair[0] in wider or pair[1].cost <= SHARING_COST), None)
+        if accepted is None and decision and decision.donor:
+            raise NormtuneError(f"{case.key} cannot take the function of {decision.donor}")
+        if accepted is None:
             takers = _takers(case.spec, matrices, functions, matrix)
             able = [dtype for dtype in takers if answers(matrix, case.serving((dtype,)).legality)]
             own_case = case.serving((matrix.key.dtype, *able))
-            most = [offered.leaves for offered in tried.values() if offered.leaves is not None]
+            most = [offered.leaves for offered in by_donor.values() if offered.leaves is not None]
             fewest = min([options.leaves, *most]) if options.leaves else None
             try:
                 fitted = fit_function(own_case, fewest)
             except NormtuneError as error:
-                if decided:
+                if decision:
                     raise
                 notes.append(f"left out {case.key}: {error}")
                 continue
             # With too few problems, cross-validation chooses few leaves, and sharing may lose less than such a tree.
-            if not decided:
-                taken = next(
+            if not decision:
+                accepted = next(
                     (pair for pair in offers if extra(matrix, functions[pair[0]].tree, fitted.tree) <= 0), None
                 )
-            if taken is None:
+            if accepted is None:
                 functions.append(fitted)
-                notes += [_refusal(offered.refused, fitted) for offered in tried.values() if offered.refused]
+                notes += [_refusal(offered.refused, fitted) for offered in by_donor.values() if offered.refused]
                 continue
-        index, share = taken
+        index, share = accepted
         shared.append(share)
         donor = functions[index]
         if donor.key.modes == matrix.key.modes:
@@ -174,12 +174,12 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[FittedFu
 
 def _refusal(refused: Shared, fitted: FittedFunction) -> str:
     """The note on a function that is not shared because it is slower than the baseline, with the losses of both."""
-    other, own = refused.figures, fitted.figures.loss
+    other, own_loss = refused.figures, fitted.figures.loss
     count, most = other.slower or (0, 0)
     return (
         f"{refused.key} could share the function of {refused.donor}, which loses {percent(other.loss.mean)}, but is up "
         f"to {percent(most, 1)} slower than the baseline at {count} shape{'s' * (count != 1)}; its own function loses "
-        f"{percent(own.mean)}; --baseline none shares"
+        f"{percent(own_loss.mean)}; --baseline none shares"
     )
 
 
@@ -191,9 +191,9 @@ def _is_narrower(matrix: TimingMatrix, donor: FittedFunction, matrices: Sequence
     """
     if not matrix.key.modes or donor.key.modes:
         return False
-    plain = next(candidate for candidate in matrices if candidate.key == donor.key)
+    plain_matrix = next(candidate for candidate in matrices if candidate.key == donor.key)
     for axis in (0, 1):
-        sizes, plain_sizes = ({shape[axis] for shape in candidate.problems} for candidate in (matrix, plain))
+        sizes, plain_sizes = ({shape[axis] for shape in candidate.problems} for candidate in (matrix, plain_matrix))
         if min(sizes) > min(plain_sizes) or max(sizes) < max(plain_sizes):
             return True
     return False
@@ -201,9 +201,9 @@ def _is_narrower(matrix: TimingMatrix, donor: FittedFunction, matrices: Sequence
 
 def donors(functions: Sequence[FittedFunction], key: Key) -> list[int]:
     """Indices of the functions that a key may share, in the order in which they are tried."""
-    plain = _serving(functions, key.plain) if key.modes else None
+    plain_index = _serving(functions, key.without_modes) if key.modes else None
     first = next((index for index, function in enumerate(functions) if function.key.modes == key.modes), None)
-    return [index for index in (plain, first) if index is not None]
+    return [index for index in (plain_index, first) if index is not None]
 
 
 def _serving(functions: Sequence[FittedFunction], key: Key) -> int | None:
@@ -216,7 +216,7 @@ def _takers(
     """The dtypes without data that use the function of a matrix."""
 
     def served(dtype: str) -> int | None:
-        return _serving(functions, key.plain._replace(dtype=dtype)) if key.modes else None
+        return _serving(functions, key.without_modes._replace(dtype=dtype)) if key.modes else None
 
     key = matrix.key
     measured = [other.key.dtype for other in matrices if other.key.modes == key.modes]

@@ -32,7 +32,7 @@ class BestTimes(NamedTuple):
     failed: NDArray[np.bool_]
     samples: dict[tuple[int, int], NDArray[np.int32]]
 
-    def own(self) -> NDArray[np.bool_]:
+    def has_samples(self) -> NDArray[np.bool_]:
         """Bool (P, C): the config has samples of its own."""
         timed = np.zeros(self.failed.shape, np.bool_)
         timed[tuple(np.array([place for place in self.samples if place[1] != OF_COPY]).T)] = True
@@ -52,6 +52,6 @@ def best_times(
     }
     failed = np.array([[config in measured.broken for config in configs] for measured in shapes])
     times = BestTimes(np.zeros(len(shapes), np.int64), failed, samples)
-    least = np.where(times.own() & usable, regret, np.iinfo(np.int64).max).argmin(axis=1)
+    least = np.where(times.has_samples() & usable, regret, np.iinfo(np.int64).max).argmin(axis=1)
     times.best[:] = [summary(samples[place])[0] for place in enumerate(least.tolist())]
     return times

@@ -7,7 +7,7 @@ import numpy as np
 
 from normtune.errors import UsageError
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix, timing_matrix
-from normtune.heuristics.regret.specs import known
+from normtune.heuristics.regret.specs import spec_of_key
 from normtune.kernels.fingerprint import changed
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile.header import UNPAIRED
@@ -29,7 +29,7 @@ def matrices_of(
     target = target_for(device.target, device.sms)
     matrices, notes = [], []
     for key in current.measured_keys() if keys is None else keys:
-        spec = known(current, key)
+        spec = spec_of_key(current, key)
         matrix = timing_matrix(current, spec, key, target) if spec else None
         if matrix:
             matrices.append(matrix)
@@ -57,8 +57,8 @@ def check_times(matrix: TimingMatrix) -> None:
     if matrix.rounds:
         compared = equal = 0
         # An alias has the times of another config, so only configs with measurements of their own are compared.
-        for places, own in zip(matrix.rounds.places, matrix.times.own(), strict=True):
-            logs = matrix.rounds.logs[places[own]]
+        for places, has_samples in zip(matrix.rounds.places, matrix.times.has_samples(), strict=True):
+            logs = matrix.rounds.logs[places[has_samples]]
             many = (logs != MISSING).sum(axis=0) >= 3
             high = logs.max(axis=0, initial=MISSING)
             low = np.where(logs == MISSING, -MISSING - 1, logs).min(axis=0, initial=-MISSING - 1)

@@ -133,14 +133,14 @@ def levels(runs: Sequence[dict[Config, LogSamples]], unpaired: Collection[int] =
     return Levels(_levels(merged, least), joins, doubtful)
 
 
-def unused(runs: Sequence[dict[Config, LogSamples]], known: dict[Config, Level]) -> int:
+def unused(runs: Sequence[dict[Config, LogSamples]], level_of: dict[Config, Level]) -> int:
     """Number of (config, run) pairs without a part in the levels, because no common config links them to the others.
 
-    `runs` is the argument of `levels`, and `known` its result.
+    `runs` is the argument of `levels`, and `level_of` its result.
     """
     measured = {config: [number for number, run in enumerate(runs) if config in run] for run in runs for config in run}
     measured.pop(COPY, None)
-    used = {config: {*(level.labels // _LABELS).tolist()} for config, level in known.items()}
+    used = {config: {*(level.labels // _LABELS).tolist()} for config, level in level_of.items()}
     return sum(number not in used.get(config, ()) for config, numbers in measured.items() for number in numbers)
 
 

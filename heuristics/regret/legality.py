@@ -94,7 +94,7 @@ class Legality:
         self.served = tuple(served for served in every if _exists(spec, target, served)) or every
         elsewhere = ((other, key) for other in others for key in every if _exists(spec, other, key))
         self.launched = (*((target, key) for key in self.served), *elsewhere)
-        self._known: dict[tuple[Config, Shape], bool] = {}
+        self._legal_at: dict[tuple[Config, Shape], bool] = {}
         self._reach: dict[tuple[Config, ...], dict[Shape, _Reach]] = {}
 
     def serving(self, dtypes: Sequence[str], variants: Sequence[str]) -> "Legality":
@@ -104,10 +104,10 @@ class Legality:
     def reaches(self, config: Config, shape: Shape) -> bool:
         """Whether the config is legal at a shape, and so at every smaller one; derived sizes of it are ignored."""
         shape = shape[: len(self.spec.axes)]
-        legal = self._known.get((config, shape))
+        legal = self._legal_at.get((config, shape))
         if legal is None:
             legal = all(self.spec.is_legal(config, Problem.at(key, shape), target) for target, key in self.launched)
-            self._known[config, shape] = legal
+            self._legal_at[config, shape] = legal
         return legal
 
     def breaches(self, tree: Tree) -> Iterator[tuple[Config, Box]]:
@@ -137,11 +137,11 @@ class Legality:
         if (np.searchsorted(first, legal, side="right") == np.searchsorted(first, illegal)).all():
             return _Reach(legal, illegal)
         legal, illegal = legal.copy(), illegal.copy()
-        for other, known in reach.items():
+        for other, other_reach in reach.items():
             if all(map(ge, other, line)):
-                np.maximum(legal, known.legal, out=legal)
+                np.maximum(legal, other_reach.legal, out=legal)
             if all(map(le, other, line)):
-                np.minimum(illegal, known.illegal, out=illegal)
+                np.minimum(illegal, other_reach.illegal, out=illegal)
         least, most = np.searchsorted(first, legal, side="right"), np.searchsorted(first, illegal)
         for index in np.flatnonzero(least < most).tolist():
             count = self._bisected(configs[index], first, line, int(least[index]), int(most[index]))

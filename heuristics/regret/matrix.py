@@ -120,9 +120,9 @@ class TimingMatrix:
 
     def mean(self, losses: Sequence[int | None]) -> int | None:
         """Weighted mean of the losses, rounded down; None if no known loss has a weight."""
-        known = [(loss, int(weight)) for loss, weight in zip(losses, self.weight, strict=True) if loss is not None]
-        total = sum(weight for _, weight in known)
-        return sum(loss * weight for loss, weight in known) // total if total else None
+        pairs = [(loss, int(weight)) for loss, weight in zip(losses, self.weight, strict=True) if loss is not None]
+        total = sum(weight for _, weight in pairs)
+        return sum(loss * weight for loss, weight in pairs) // total if total else None
 
     def of_configs(self, configs: Collection[Config]) -> "TimingMatrix":
         """The matrix of these configs only; regret stays relative to the best of all."""
@@ -220,17 +220,17 @@ def _is_impossible(timed: Sequence[Level], by_even: int, by_odd: int) -> bool:
 def _rounds(levels_of: Sequence[dict[int, Level]], configs: int) -> Rounds:
     """Rounds behind the levels of each problem, by the config's index."""
     # Configs that were timed together share one array of labels.
-    distinct = [{id(level.labels): level.labels for level in known.values()} for known in levels_of]
+    distinct = [{id(level.labels): level.labels for level in by_column.values()} for by_column in levels_of]
     all_labels = [np.unique(np.concatenate([*arrays.values()])) for arrays in distinct]
     most = max(map(len, all_labels))
     labels = np.full((len(all_labels), most), -1, np.int32)
     places = np.zeros((len(all_labels), configs), np.int32)
     logs = [np.full(most, MISSING, np.int32)]
-    for problem, (known, own) in enumerate(zip(levels_of, all_labels, strict=True)):
-        labels[problem, : len(own)] = own
-        positions = {number: np.searchsorted(own, array) for number, array in distinct[problem].items()}
+    for problem, (by_column, problem_labels) in enumerate(zip(levels_of, all_labels, strict=True)):
+        labels[problem, : len(problem_labels)] = problem_labels
+        positions = {number: np.searchsorted(problem_labels, array) for number, array in distinct[problem].items()}
         place_of: dict[int, int] = {}
-        for column, level in known.items():
+        for column, level in by_column.items():
             if id(level) not in place_of:
                 place_of[id(level)] = len(logs)
                 logs.append(logs[0].copy())

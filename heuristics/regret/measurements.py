@@ -53,7 +53,7 @@ class MeasuredShape(NamedTuple):
         failed: configs without a time whose newest attempt failed, and configs whose newest result was wrong.
         uncompiled: those of them that the compiler refused.
         alignment: of the shape's times.
-        apart: configs with times, none of which is linked to the others.
+        unlinked: configs with times, none of which is linked to the others.
         samples: int32, ns, of each config and the copy, from the newest run that timed it.
         broken: configs with a measurement that failed, in any run.
     """
@@ -62,14 +62,18 @@ class MeasuredShape(NamedTuple):
     failed: set[Config]
     uncompiled: set[Config]
     alignment: Alignment
-    apart: set[Config]
+    unlinked: set[Config]
     samples: dict[Config, NDArray[np.int32]]
     broken: set[Config]
 
 
-def apart(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[Shape, set[Config]]:
+def unlinked_configs(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[Shape, set[Config]]:
     """The configs that a timing matrix leaves out because nothing links their times to the others, by shape."""
-    return {shape: found.apart for shape, found in measured_shapes(evidence, spec, key).items() if found.apart}
+    return {
+        shape: measured.unlinked
+        for shape, measured in measured_shapes(evidence, spec, key).items()
+        if measured.unlinked
+    }
 
 
 def measured_shapes(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[Shape, MeasuredShape]:
@@ -118,11 +122,11 @@ def _of_shape(
     for config, number, status, own_rounds, own_logs in zip(configs, numbers, statuses, rounds, logs, strict=True):
         if status == "ok":
             by_config, times = runs[number], LogSamples(own_rounds, own_logs)
-            by_config[config] = _joined(by_config[config], times) if config in by_config else times
+            by_config[config] = _merged(by_config[config], times) if config in by_config else times
     by_run: dict[tuple[int, Config], list[NDArray[np.int32]]] = {}
-    for config, number, status, own in zip(configs, numbers, statuses, samples, strict=True):
+    for config, number, status, own_samples in zip(configs, numbers, statuses, samples, strict=True):
         if status == "ok":
-            by_run.setdefault((number, config), []).append(own)
+            by_run.setdefault((number, config), []).append(own_samples)
     newest_samples = {key[1]: np.concatenate(by_run[key]) for key in sorted(by_run, key=itemgetter(0))}
     broken = {config for config, status in zip(configs, statuses, strict=True) if status != "ok"}
     failed, uncompiled = set[Config](), set[Config]()
@@ -142,16 +146,16 @@ def _of_shape(
         uncompiled = refused & failed
     numbered = {number: samples for number, samples in runs.items() if samples}
     filled = [*numbered.values()]
-    found = levels(filled, [place for place, number in enumerate(numbered) if number in unpaired])
-    known = found.of
+    aligned = levels(filled, [place for place, number in enumerate(numbered) if number in unpaired])
+    level_of = aligned.of
     measured = sum(config != COPY for samples in filled for config in samples)
-    alignment = Alignment(unused(filled, known), measured, found.joins, found.doubtful)
-    usable = {config: level for config, level in known.items() if config not in failed}
-    unlinked = timed - {COPY, *known, *failed}
+    alignment = Alignment(unused(filled, level_of), measured, aligned.joins, aligned.doubtful)
+    usable = {config: level for config, level in level_of.items() if config not in failed}
+    unlinked = timed - {COPY, *level_of, *failed}
     return MeasuredShape(usable, failed, uncompiled, alignment, unlinked, newest_samples, broken)
 
 
-def _joined(left: LogSamples, right: LogSamples) -> LogSamples:
+def _merged(left: LogSamples, right: LogSamples) -> LogSamples:
     rounds = np.concatenate([left.rounds, right.rounds])
     ascending = np.argsort(rounds, kind="stable")
     return LogSamples(rounds[ascending], np.concatenate([left.logs, right.logs])[ascending])

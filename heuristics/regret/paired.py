@@ -45,14 +45,14 @@ def paired(rounds: Rounds, problem: int, right: int) -> Paired:
     """
     places = rounds.places[problem]
     result = Paired(np.full(len(places), np.nan), np.full(len(places), np.nan))
-    own = np.unique(places)
-    own = own[(rounds.logs[own] != MISSING).any(axis=1)]
-    if places[right] not in own:
+    used_places = np.unique(places)
+    used_places = used_places[(rounds.logs[used_places] != MISSING).any(axis=1)]
+    if places[right] not in used_places:
         return result
-    columns = np.flatnonzero(np.isin(places, own))
-    measured = np.searchsorted(own, places[columns])
-    means, counts = _block_means(rounds.logs[own], rounds.labels[problem])
-    ratios, p = _against(means, counts, int(np.searchsorted(own, places[right])))
+    columns = np.flatnonzero(np.isin(places, used_places))
+    measured = np.searchsorted(used_places, places[columns])
+    means, counts = _block_means(rounds.logs[used_places], rounds.labels[problem])
+    ratios, p = _against(means, counts, int(np.searchsorted(used_places, places[right])))
     result.ratios[columns], result.p[columns] = ratios[measured], p[measured]
     return result
 
@@ -74,14 +74,14 @@ def _against(means: Floats, timed: Floats, right: int) -> tuple[Floats, Floats]:
     # Normal equations of the levels, with the effects of the blocks eliminated.
     design = np.diag(blocks) - shares @ timed.T
     values, vectors = np.linalg.eigh(design)
-    kept = values > _ZERO
-    inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
+    nonzero = values > _ZERO
+    inverse = (vectors[:, nonzero] / values[nonzero]) @ vectors[:, nonzero].T
     levels = inverse @ (means * timed - shares * (means * timed).sum(axis=0)).sum(axis=1)
     noise = (means - levels[:, None]) * timed
     squares = ((noise - timed * noise.sum(axis=0) / np.maximum(of_block, 1)) ** 2).sum(axis=1)
-    freedom = int(timed.sum()) - int((of_block > 0).sum()) - int(kept.sum())
+    freedom = int(timed.sum()) - int((of_block > 0).sum()) - int(nonzero.sum())
     enough = (blocks >= _LEAST_BLOCKS) & (blocks[right] >= _LEAST_BLOCKS) & (freedom > 1)
-    connected = vectors[:, kept] @ vectors[:, kept].T  # a projection that keeps differences of connected configs
+    connected = vectors[:, nonzero] @ vectors[:, nonzero].T  # a projection that keeps differences of connected configs
     enough &= np.abs(np.diag(connected) + connected[right, right] - 2 * connected[right] - 2) < _ZERO
     enough[right] = True
     spread = np.diag(inverse) + inverse[right, right] - 2 * inverse[right]

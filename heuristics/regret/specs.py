@@ -6,7 +6,7 @@ from normtune.heuristics.regret.legality import registered
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, find, operator
-from normtune.kernels.undeclared import undeclared
+from normtune.kernels.undeclared import undeclared_spec
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
@@ -23,7 +23,7 @@ def spec_of(data: "Evidence", name: str) -> OperatorSpec:
     frame, order = data.frame[data.frame["operator"] == name], {run.id: number for number, run in enumerate(data.runs)}
     newest = max(frame["run"].unique(), key=order.__getitem__)
     config = Config.from_json(frame.loc[frame["run"] == newest, "config"].iloc[0])
-    return undeclared(name, type(config), tuple(sorted(frame["dtype"].unique())))
+    return undeclared_spec(name, type(config), tuple(sorted(frame["dtype"].unique())))
 
 
 def undeclared_note(spec: OperatorSpec) -> list[str]:
@@ -34,7 +34,7 @@ def undeclared_note(spec: OperatorSpec) -> list[str]:
     return [f"{spec.name} is not registered: its knobs are {knobs}, and every config counts as legal at every shape"]
 
 
-def known(data: "Evidence", key: Key) -> OperatorSpec | None:
+def spec_of_key(data: "Evidence", key: Key) -> OperatorSpec | None:
     """The spec of a measured key; None if the file that declares the operator is not loaded."""
     entry = registered(key)
     if entry:

@@ -132,9 +132,9 @@ def _entries(path: Path) -> list[_WeightLine]:
 
 def _lines(path: Path) -> tuple[list[Line], tuple[str, ...]]:
     """The lines of a file, and the axes that are its columns."""
-    known = named_axes()
-    lines = read_lines(path, ("weight",), (*KIND, *{axis for axes in known for axis in axes}))
-    for axes in known:
+    possible_axes = named_axes()
+    lines = read_lines(path, ("weight",), (*KIND, *{axis for axes in possible_axes for axis in axes}))
+    for axes in possible_axes:
         if {*axes} <= lines[0].cells.keys():
             return lines, axes
     return read_lines(path, (*AXES, "weight"), KIND), AXES  # raises the error that names the missing columns

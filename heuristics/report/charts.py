@@ -22,7 +22,7 @@ from normtune.heuristics.showing.config_map import NEAR
 SHAPES, REGIONS, GAPS, GROUPS, KEY, FASTEST = "shapes", "regions", "gaps", "groups", "key", "fastest"
 # A smaller loss than 1 % has no dot: the order of configs so close changes from sweep to sweep.
 _LEAST_LOSS = round(math.expm1(NEAR / MILLION), 4)
-_MISSING = "#9aa1ab"
+_GREY = "#9aa1ab"
 # The median of the config that the table launches, among the samples of a shape.
 _LAUNCHED = "#e66101"
 # Colours of the theme.
@@ -76,7 +76,7 @@ def config_map(plane: SizePlane, groups: pd.DataFrame) -> Spec:
             ),
         ),
         shapes.transform_filter(unknown)
-        .mark_point(angle=45, filled=True, size=60, color=_MISSING, stroke=_INK, strokeWidth=0.5)
+        .mark_point(angle=45, filled=True, size=60, color=_GREY, stroke=_INK, strokeWidth=0.5)
         .encode(**at, shape=_legend_of("config not measured", "cross"))
         .transform_calculate(of="'config not measured'")
         .properties(name="missing"),
@@ -173,18 +173,18 @@ def _tiles(plane: SizePlane, value: str, colour: alt.Color) -> Spec:
     _, _, at, edges = _axes(plane)
     regions = alt.Chart(alt.NamedData(REGIONS))
     shapes = alt.Chart(alt.NamedData(SHAPES)).transform_calculate(**_DERIVED)
-    field, known = f"datum.{value}", f"isValid(datum.{value}) && isFinite(datum.{value})"
+    field, has_value = f"datum.{value}", f"isValid(datum.{value}) && isFinite(datum.{value})"
     layers = [
-        shapes.transform_filter(known).mark_rect(stroke=None, clip=True).encode(**edges, color=colour),
-        shapes.transform_filter(f"!({known})").mark_rect(color=_MISSING, opacity=0.35, clip=True).encode(**edges),
-        shapes.transform_filter(f"!({known})")
-        .mark_point(angle=45, filled=True, size=30, color=_MISSING)
+        shapes.transform_filter(has_value).mark_rect(stroke=None, clip=True).encode(**edges, color=colour),
+        shapes.transform_filter(f"!({has_value})").mark_rect(color=_GREY, opacity=0.35, clip=True).encode(**edges),
+        shapes.transform_filter(f"!({has_value})")
+        .mark_point(angle=45, filled=True, size=30, color=_GREY)
         .encode(**at, shape=_legend_of("not known", "cross"))
         .transform_calculate(of="'not known'")
         .properties(name="missing"),
         *(
             [
-                shapes.transform_filter(f"{known} && datum.faster < 0.99")
+                shapes.transform_filter(f"{has_value} && datum.faster < 0.99")
                 .mark_point(filled=True, size=22, color=_INK, stroke=_PAPER, strokeWidth=0.4)
                 .encode(**at, shape=_legend_of("slower", "triangle-down"))
                 .transform_calculate(of="'slower'")
@@ -251,14 +251,14 @@ def _axes(
 
 def _legend_of(text: str, symbol: str) -> alt.Shape:
     """The symbol of all marks of a layer, with an entry in the legend."""
-    legend = alt.Legend(title=None, orient="top", symbolFillColor=_MISSING, symbolStrokeColor=_MISSING)
+    legend = alt.Legend(title=None, orient="top", symbolFillColor=_GREY, symbolStrokeColor=_GREY)
     return alt.Shape("of:N", scale=alt.Scale(domain=[text], range=[symbol]), legend=legend)
 
 
 def _gaps(edges: Mapping[str, Any]) -> alt.Chart:
     """A translucent cover over combinations of sizes that were not measured."""
     text = "shapes not measured"
-    legend = alt.Legend(title=None, orient="top", symbolType="square", symbolStrokeColor=_MISSING, symbolStrokeWidth=1)
+    legend = alt.Legend(title=None, orient="top", symbolType="square", symbolStrokeColor=_GREY, symbolStrokeWidth=1)
     fill = alt.Fill("of:N", scale=alt.Scale(domain=[text], range=[_PAPER]), legend=legend)
     return (
         alt.Chart(alt.NamedData(GAPS))

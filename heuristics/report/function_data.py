@@ -90,12 +90,12 @@ class FunctionData:
 
     def rows(self, side: int = 0, rival: int | None = None) -> pd.DataFrame:
         """The shapes with the configs of a side and of a rival, as the charts read them."""
-        own, names = self.sides[side], [config.name for config in self.configs]
-        frame = self.shapes.assign(i=range(len(self.shapes)), config=_named(names, own.config), loss=own.loss)
+        of_side, names = self.sides[side], [config.name for config in self.configs]
+        frame = self.shapes.assign(i=range(len(self.shapes)), config=_named(names, of_side.config), loss=of_side.loss)
         frame = frame.assign(
             best=[names[number] for number in self.shapes["best"]],
             best_colour=[self.configs[number].colour for number in self.shapes["best"]],
-            differs=own.config != self.shapes["best"],
+            differs=of_side.config != self.shapes["best"],
         )
         other = self.sides[rival] if rival is not None else None
         return frame.assign(
@@ -117,11 +117,11 @@ class FunctionData:
         regions = self.regions(side)
         if regions.empty:
             return pd.DataFrame(columns=["group", "colour"])
-        own = regions[["group", "colour"]].drop_duplicates()
-        order = own["colour"].map(luminance)
-        own = own.assign(order=order).sort_values("order")
+        pairs = regions[["group", "colour"]].drop_duplicates()
+        order = pairs["colour"].map(luminance)
+        pairs = pairs.assign(order=order).sort_values("order")
         return (
-            own.groupby("group", sort=False)["colour"].agg(lambda shades: shades.iloc[len(shades) // 2]).reset_index()
+            pairs.groupby("group", sort=False)["colour"].agg(lambda shades: shades.iloc[len(shades) // 2]).reset_index()
         )
 
 
@@ -175,8 +175,8 @@ def function_data(
         if regions is not None:
             named = [numbers.setdefault(config, len(numbers)) for config in regions["config"]]
             regions = plane.labelled(regions, gaps).assign(config=named)
-        known = (~np.isnan(of_side[1])).mean() >= _LEAST_SHARE
-        if number < len(sides) or (known and not any(_same(of_side, other) for other in answered)):
+        is_timed = (~np.isnan(of_side[1])).mean() >= _LEAST_SHARE
+        if number < len(sides) or (is_timed and not any(_same(of_side, other) for other in answered)):
             answered.append(SideData(side.name, *of_side, regions))
     # The rule with times at the most shapes comes first, as the page shows the first one unless asked.
     answered[len(sides) :] = sorted(answered[len(sides) :], key=lambda side: int(np.isnan(side.loss).sum()))
@@ -250,13 +250,13 @@ def _fastest(matrix: TimingMatrix, times: BestTimes, launched: NDArray[np.int64]
 
 def _listed(numbers: Mapping[Config, int], sides: Sequence[SideData]) -> tuple[ListedConfig, ...]:
     """The configs with their letters, given out by side and then by area, the largest first."""
-    shown: dict[int, None] = {}
+    in_regions: dict[int, None] = {}
     for regions in (side.regions for side in sides if side.regions is not None and len(side.regions)):
         area = (regions["wide"] * regions["high"]).groupby(regions["config"]).sum()
-        shown |= dict.fromkeys(area.sort_values(ascending=False, kind="stable").index)
-    letters = dict(zip(shown, _LETTERS, strict=False))
-    own = colours([config for config, number in numbers.items() if number in shown])
+        in_regions |= dict.fromkeys(area.sort_values(ascending=False, kind="stable").index)
+    letters = dict(zip(in_regions, _LETTERS, strict=False))
+    colour_of = colours([config for config, number in numbers.items() if number in in_regions])
     return tuple(
-        ListedConfig(short_name(config), letters.get(number, ""), *own.get(config, Colour()))
+        ListedConfig(short_name(config), letters.get(number, ""), *colour_of.get(config, Colour()))
         for config, number in numbers.items()
     )

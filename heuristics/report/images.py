@@ -21,18 +21,18 @@ _SCALE = 2
 
 def is_installed() -> bool:
     """Whether the packages that draw are installed."""
-    return not _missing()
+    return not _missing_package()
 
 
 def check_extra() -> None:
     """Raise `NormtuneError` if the packages that draw are not installed."""
-    if name := _missing():
+    if name := _missing_package():
         raise NormtuneError(
             f"pages and pictures are drawn by Altair and vl-convert, and {name} is not installed: {INSTALL}"
         )
 
 
-def _missing() -> str:
+def _missing_package() -> str:
     """The first of the packages that is not installed; empty if all are."""
     for name in ("altair", "vl_convert"):
         try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from normtune.heuristics.report.theme import Spec
 
 
-def shown(lines: Iterable[str], draw: "Callable[[], Iterable[tuple[str, Spec]]]") -> str:
+def html_with_charts(lines: Iterable[str], draw: "Callable[[], Iterable[tuple[str, Spec]]]") -> str:
     """The lines, and charts with their titles, all but the first folded; without the extra, how to install it."""
     return html_of(lines) + (_pictures(draw) if images.is_installed() else _INSTALL)
 

@@ -37,7 +37,7 @@ def page(title: str, parts: Sequence[DeviceReport]) -> str:
     }
     specs |= {name: make(plane) for name, (_, make) in charts.MEASURES.items()}
     data = {
-        "functions": [_plain(function, samples) for function in functions],
+        "functions": [_values(function, samples) for function in functions],
         "specs": specs,
         "themes": {name: theme.styled({}, looks) for name, looks in (("light", theme.LIGHT), ("dark", theme.DARK))},
     }
@@ -120,7 +120,7 @@ def _share(function: FunctionData) -> str:
     return f"{100 * function.shapes['timed'].sum() / function.shapes['legal'].sum():.0f} %"
 
 
-def _plain(function: FunctionData, samples: int) -> dict[str, Any]:
+def _values(function: FunctionData, samples: int) -> dict[str, Any]:
     """The data of a function as JSON values. Of configs that nothing names there is null."""
     plane = function.plane
     named = {*function.shapes["best"], *function.fastest["config"]}
@@ -135,12 +135,12 @@ def _plain(function: FunctionData, samples: int) -> dict[str, Any]:
         "configs": [config if index in named else None for index, config in enumerate(function.configs)],
         "shapes": _columns(function.shapes),
         "gaps": _columns(function.gaps),
-        "sides": [_plain_side(function, number) for number in range(len(function.sides))],
+        "sides": [_side_values(function, number) for number in range(len(function.sides))],
         "fastest": _columns(_fewer_samples(function.fastest, samples)),
     }
 
 
-def _plain_side(function: FunctionData, number: int) -> Mapping[str, Any]:
+def _side_values(function: FunctionData, number: int) -> Mapping[str, Any]:
     side = function.sides[number]
     return {
         "name": side.name,
@@ -163,6 +163,6 @@ def _fewer_samples(fastest: pd.DataFrame, most: int) -> pd.DataFrame:
     """
     around = []
     for us, low, high, samples in fastest[["us", "low", "high", "samples"]].itertuples(index=False):
-        shown = np.unique(np.linspace(0, len(samples) - 1, most).round().astype(int))
-        around.append(np.rint(1e4 * (np.array([low, high, *samples[shown]]) / us - 1)).astype(int).tolist())
+        indices = np.unique(np.linspace(0, len(samples) - 1, most).round().astype(int))
+        around.append(np.rint(1e4 * (np.array([low, high, *samples[indices]]) / us - 1)).astype(int).tolist())
     return fastest[["shape", "config", "us"]].assign(around=around, count=fastest["samples"].map(len))

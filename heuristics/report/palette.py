@@ -63,15 +63,15 @@ def colours(configs: Sequence[Config]) -> Mapping[Config, Colour]:
     for config in sorted(configs, key=lambda config: _order(config, knob)):
         groups.setdefault(_value(config, knob), []).append(config)
     steps = len(configs) - 1 + _BETWEEN * (len(groups) - 1)
-    found, step = {}, 0
+    colour_of, step = {}, 0
     least, most = _LIGHTNESS
     for number, (group, members) in enumerate(groups.items()):
         for config in members:
             colour = _srgb(least + (most - least) * (step / steps if steps else 0.5), _HUES[number % len(_HUES)])
-            found[config] = Colour(colour, ink_on(colour), group)
+            colour_of[config] = Colour(colour, ink_on(colour), group)
             step += 1
         step += _BETWEEN
-    return found
+    return colour_of
 
 
 def _first_knob(configs: Sequence[Config]) -> str:
@@ -82,11 +82,11 @@ def _first_knob(configs: Sequence[Config]) -> str:
 
 
 def _value(config: Config, knob: str) -> str:
-    own = {known.name: known.kind for known in config.knobs}
-    if knob not in own:
+    kind_of = {one.name: one.kind for one in config.knobs}
+    if knob not in kind_of:
         return "others"
     value = config._asdict()[knob]
-    return str(value) if own[knob] is str else f"{knob.removeprefix('num_')} {value}"
+    return str(value) if kind_of[knob] is str else f"{knob.removeprefix('num_')} {value}"
 
 
 def _order(config: Config, knob: str) -> tuple[bool, tuple[tuple[bool, int, str], ...]]:

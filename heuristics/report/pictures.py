@@ -60,7 +60,7 @@ def of_function(function: FunctionData, what: str, against: str | None, at: int 
             "fastest": [],
         }
         subtitle, spec = [name, *others.get(what, [subject])], make(plane)
-    return _drawn(spec, [title, ": ".join(subtitle)], **frames)
+    return _picture(spec, [title, ": ".join(subtitle)], **frames)
 
 
 def _key(regions: pd.DataFrame) -> pd.DataFrame:
@@ -86,7 +86,7 @@ def _at(frame: pd.DataFrame, size: int | None, least: str, most: str = "") -> pd
     return frame[(frame[least] <= size) & (size <= frame[most or least])]
 
 
-def _drawn(spec: Spec, title: list[str], **frames: pd.DataFrame) -> Spec:
+def _picture(spec: Spec, title: list[str], **frames: pd.DataFrame) -> Spec:
     # A picture has no tooltips, and their layers would make an SVG large.
     if "layer" in spec:
         spec |= {"layer": [layer for layer in spec["layer"] if "tooltip" not in layer["encoding"]]}

@@ -99,11 +99,11 @@ class SizePlane(NamedTuple):
 
     def gaps(self, shapes: Sequence[Shape]) -> pd.DataFrame:
         """Columns x0, x1, y0, y1 and z: the combinations of sizes missing from a grid; none for scattered shapes."""
-        across, down, rows, known = [*pairwise(self.edges(0))], [*pairwise(self.edges(1))], [], {*shapes}
+        across, down, rows, measured = [*pairwise(self.edges(0))], [*pairwise(self.edges(1))], [], {*shapes}
         for z in self.sizes[2] if len(self.axes) > 2 else (0,):
             for x, ends in zip(self.sizes[0], across, strict=True) if self.is_filled_by(len(shapes)) else ():
                 column = [
-                    ((x, y, z)[: len(self.axes)] in known, tile) for y, tile in zip(self.sizes[1], down, strict=True)
+                    ((x, y, z)[: len(self.axes)] in measured, tile) for y, tile in zip(self.sizes[1], down, strict=True)
                 ]
                 for is_known, tiles in groupby(column, itemgetter(0)):
                     gap = [tile for _, tile in tiles]
@@ -177,8 +177,8 @@ def _room(region: Any, gaps: pd.DataFrame) -> _Ends:
     if gaps.empty:
         return whole
     left, right, top, bottom = gaps["x0"].min(), gaps["x1"].max(), gaps["y0"].min(), gaps["y1"].max()
-    beside = max([(x0, left, y0, y1), (right, x1, y0, y1), (x0, x1, y0, top), (x0, x1, bottom, y1)], key=_area)
-    return beside if _area(beside) else whole
+    largest = max([(x0, left, y0, y1), (right, x1, y0, y1), (x0, x1, y0, top), (x0, x1, bottom, y1)], key=_area)
+    return largest if _area(largest) else whole
 
 
 def _area(ends: _Ends) -> float:

@@ -37,8 +37,8 @@ def choose(problem: Problem, target: Target) -> Config | None:
     return None
 
 
-def _step(ladder: tuple[tuple[int, int], ...], hidden: int, beyond: int) -> int:
-    return next((value for widest, value in ladder if hidden <= widest), beyond)
+def _step(ladder: tuple[tuple[int, int], ...], hidden: int, default: int) -> int:
+    return next((value for widest, value in ladder if hidden <= widest), default)
 
 
 RULE = Rule("quack", "quack, CuTe, on Hopper", "quack, its RMSNorm kernels", choose)

@@ -75,8 +75,8 @@ def autotuned(problem: Problem, target: Target) -> tuple[Config, ...]:
     launch = choose(problem, target)
     if launch is None:
         return ()
-    kept = [count for count in _AUTOTUNED_WARPS if problem.hidden / 16 <= _WARP_THREADS * count <= problem.hidden * 2]
-    return tuple(launch._replace(num_warps=count) for count in kept or _AUTOTUNED_WARPS)
+    counts = [count for count in _AUTOTUNED_WARPS if problem.hidden / 16 <= _WARP_THREADS * count <= problem.hidden * 2]
+    return tuple(launch._replace(num_warps=count) for count in counts or _AUTOTUNED_WARPS)
 
 
 _TITLE, _SOURCE = "Transformer Engine (ROCm), Triton", "Transformer Engine (ROCm) #593 and #615"

@@ -40,8 +40,8 @@ class BestMap:
     """Content of a map.
 
     Attributes:
-        shown: the config of each shape (rows, hidden) with times.
-        counts: the shown configs, the most frequent first, each with the number of its shapes.
+        config_at: the config of each shape (rows, hidden) with times.
+        counts: these configs, the most frequent first, each with the number of its shapes.
         best: the fastest config of each of these shapes.
         untimed: measured shapes without a config with times.
         losses: loss of a table's config at each shape, log_ppm, None if it has no time there; empty for a map of the
@@ -49,7 +49,7 @@ class BestMap:
         loss: of the table; None for a map of the best configs, and without a time.
     """
 
-    shown: dict[Shape, Config]
+    config_at: dict[Shape, Config]
     counts: tuple[tuple[Config, int], ...]
     best: dict[Shape, Config]
     untimed: frozenset[Shape]
@@ -83,15 +83,15 @@ def best_map(matrix: TimingMatrix, measured: Collection[Shape]) -> BestMap:
     """The map of the best configs; `measured`: all shapes of the sweep, also those without times."""
     regret = _regret(matrix)
     chosen = _cover(regret <= regret.min(axis=1, keepdims=True) + NEAR)
-    shown = {shape: matrix.configs[chosen[index]] for index, shape in enumerate(matrix.problems)}
-    return _map(matrix, measured, shown, {})
+    config_at = {shape: matrix.configs[chosen[index]] for index, shape in enumerate(matrix.problems)}
+    return _map(matrix, measured, config_at, {})
 
 
 def table_map(matrix: TimingMatrix, measured: Collection[Shape], answer: Callable[[int, int], Config]) -> BestMap:
     """The map of a table's configs and their losses; `measured`: all shapes of the sweep, also those without times."""
-    shown = {shape: answer(*shape) for shape in matrix.problems}
-    losses = {shape: matrix.loss(index, shown[shape]) for index, shape in enumerate(matrix.problems)}
-    return replace(_map(matrix, measured, shown, losses), loss=of_configs(matrix, [*shown.values()]))
+    config_at = {shape: answer(*shape) for shape in matrix.problems}
+    losses = {shape: matrix.loss(index, config_at[shape]) for index, shape in enumerate(matrix.problems)}
+    return replace(_map(matrix, measured, config_at, losses), loss=of_configs(matrix, [*config_at.values()]))
 
 
 def _regret(matrix: TimingMatrix) -> NDArray[np.int64]:
@@ -100,13 +100,13 @@ def _regret(matrix: TimingMatrix) -> NDArray[np.int64]:
 
 
 def _map(
-    matrix: TimingMatrix, measured: Collection[Shape], shown: dict[Shape, Config], losses: dict[Shape, int | None]
+    matrix: TimingMatrix, measured: Collection[Shape], config_at: dict[Shape, Config], losses: dict[Shape, int | None]
 ) -> BestMap:
     best = {
         shape: matrix.configs[column]
         for shape, column in zip(matrix.problems, _regret(matrix).argmin(axis=1), strict=True)
     }
-    return BestMap(shown, _counted(shown), best, frozenset(measured) - set(matrix.problems), losses)
+    return BestMap(config_at, _counted(config_at), best, frozenset(measured) - set(matrix.problems), losses)
 
 
 def _cover(near: NDArray[np.bool_]) -> list[int]:
@@ -118,8 +118,8 @@ def _cover(near: NDArray[np.bool_]) -> list[int]:
     return [int(column) for column in chosen]
 
 
-def _counted(shown: dict[Shape, Config]) -> tuple[tuple[Config, int], ...]:
-    return tuple(sorted(Counter(shown.values()).items(), key=lambda pair: (-pair[1], pair[0])))
+def _counted(config_at: dict[Shape, Config]) -> tuple[tuple[Config, int], ...]:
+    return tuple(sorted(Counter(config_at.values()).items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def short_name(config: Config | str) -> str:
@@ -138,7 +138,9 @@ def size_label(size: int) -> str:
 def map_lines(content: BestMap, columns: int, axes: Sequence[str] = AXES) -> "list[Text]":
     """The map as lines of at most `columns`, at least 20: hidden down and rows across, in as many bands as needed."""
     letters = content.letters
-    return plane_lines({*content.shown, *content.untimed}, columns, lambda shape: _cell(content, letters, shape), axes)
+    return plane_lines(
+        {*content.config_at, *content.untimed}, columns, lambda shape: _cell(content, letters, shape), axes
+    )
 
 
 def has_gaps(shapes: Collection[Shape]) -> bool:
@@ -159,7 +161,7 @@ def plane_lines(
     """
     from rich.text import Text
 
-    known, hidden_sizes = {*shapes}, sorted({hidden for _, hidden in shapes})
+    present, hidden_sizes = {*shapes}, sorted({hidden for _, hidden in shapes})
     across, down, *_ = axes
     edge = max(len(down), *(len(size_label(hidden)) for hidden in hidden_sizes))
     lines: list[Text] = []
@@ -173,7 +175,7 @@ def plane_lines(
         for hidden in hidden_sizes:
             line = Text(f"{size_label(hidden):>{edge}}", style="bold")
             for rows, width in zip(band, widths, strict=True):
-                mark, style = cell((rows, hidden)) if (rows, hidden) in known else (f" {NONE}", "not bold dim")
+                mark, style = cell((rows, hidden)) if (rows, hidden) in present else (f" {NONE}", "not bold dim")
                 line.append(f"{'':{width - 2}}").append(mark, style=style)
             lines.append(line)
     return lines
@@ -183,7 +185,7 @@ def _cell(content: BestMap, letters: dict[Config, str], shape: Shape) -> tuple[s
     """Two characters, a mark and a letter, and their style."""
     if shape in content.untimed:
         return f" {UNTIMED}", "not bold dim"
-    letter = letters[content.shown[shape]]
+    letter = letters[content.config_at[shape]]
     loss = content.losses.get(shape, 0)
     if loss is None:
         return f"{UNKNOWN}{letter}", "not bold"
@@ -237,11 +239,11 @@ def legend_lines(content: BestMap) -> "list[Text]":
         counts = f" {count:>6} {content.wins[config]:>5}  {name}"
         lines.append(Text.assemble(" ", (letter, letter_style(letter)), counts))
     if others:
-        shown, best = sum(count for _, count in others), sum(content.wins[config] for config, _ in others)
-        lines.append(Text(f" {OTHER} {shown:>6} {best:>5}  {len(others)} other configs"))
+        total, best = sum(count for _, count in others), sum(content.wins[config] for config, _ in others)
+        lines.append(Text(f" {OTHER} {total:>6} {best:>5}  {len(others)} other configs"))
     for mark, meaning, is_shown in (
         (UNTIMED, "measured, but no config has times", content.untimed),
-        (NONE, "not measured", has_gaps({*content.shown, *content.untimed})),
+        (NONE, "not measured", has_gaps({*content.config_at, *content.untimed})),
         (LOSES, f"the table loses over {percent(LOSING, 0)}", content.worst(1)),
         (UNKNOWN, "the table's config was not measured there", None in content.losses.values()),
     ):

@@ -81,9 +81,9 @@ def check_order(sort: str | None, evidence: "Evidence") -> None:
     Raises:
         UsageError: the column is unknown.
     """
-    known = columns(evidence)
-    if sort is not None and sort.removeprefix("-") not in known:
-        raise UsageError(f"sort is {sort!r}: expected one of {', '.join(known)}, or -COLUMN for descending")
+    names = columns(evidence)
+    if sort is not None and sort.removeprefix("-") not in names:
+        raise UsageError(f"sort is {sort!r}: expected one of {', '.join(names)}, or -COLUMN for descending")
 
 
 def _losses(matrices: list[TimingMatrix]) -> dict[tuple[Problem, Config], float]:

@@ -88,7 +88,7 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
             filled = np.where(usable[index], matrix.regret[index], matrix.regret[index].max())
             costs[cell] += matrix.regret[index] * weight
             # Sizes beyond the measured ones have no problems: they get the regret of the nearest, with a weight of 1.
-            for outer in beyond(cell, axes):
+            for outer in outer_bins(cell, axes):
                 costs[outer] += filled
         else:
             costs[cell] += np.where(matrix.usable[index], 0, UNMEASURED * weight)
@@ -175,9 +175,9 @@ def few_configs(
     if leaves is not None and (tree := solve(matrix, legality, leaves, held_out).tree(leaves)) is not None:
         chosen = [in_bins.configs.index(config) for config in sorted({*configs_of(tree)})]
         if len(chosen) <= most:
-            own = int(np.where(barred, np.iinfo(np.int64).max, cost)[:, chosen].min(axis=1).sum())
-            bound = own if best is None else min(own, best.bound)
-            return Few(tuple(in_bins.configs[index] for index in chosen), own // total, bound // total)
+            chosen_cost = int(np.where(barred, np.iinfo(np.int64).max, cost)[:, chosen].min(axis=1).sum())
+            bound = chosen_cost if best is None else min(chosen_cost, best.bound)
+            return Few(tuple(in_bins.configs[index] for index in chosen), chosen_cost // total, bound // total)
     if best is None:
         return None
     return Few(tuple(in_bins.configs[index] for index in best.chosen), best.cost // total, best.bound // total)
@@ -194,10 +194,10 @@ def _trimmed(
     """The axes without bins beyond the measured sizes that do not affect legality, and the legality."""
     legal = legality.over(matrix.configs, *(axis.tops for axis in axes))
     trimmed = list(axes)
-    for place, own in enumerate(axes):
+    for place, of_axis in enumerate(axes):
         along = np.moveaxis(legal, place + 1, 0)
-        if own.beyond and bool((along[-1] == along[-2]).all()):
-            trimmed[place], legal = own.without_beyond(), np.moveaxis(along[:-1], 0, place + 1)
+        if of_axis.has_outer_bin and bool((along[-1] == along[-2]).all()):
+            trimmed[place], legal = of_axis.without_outer_bin(), np.moveaxis(along[:-1], 0, place + 1)
     return tuple(trimmed), legal
 
 
@@ -207,18 +207,18 @@ def cell_of(axes: Sequence[Axis], shape: Shape) -> tuple[int, ...]:
     return tuple(axis.bin(size) for axis, size in zip(axes, sizes, strict=True))
 
 
-def beyond(cell: tuple[int, ...], axes: Sequence[Axis]) -> list[tuple[int, ...]]:
+def outer_bins(cell: tuple[int, ...], axes: Sequence[Axis]) -> list[tuple[int, ...]]:
     """Bins beyond the measured sizes whose nearest measured bin is `cell`; derived sizes may have any larger bin."""
     nearest = [
         range(index, len(axis.tops))
         if is_derived(axis.name)
         else [index, index + 1]
-        if axis.beyond and index == len(axis.tops) - 2
+        if axis.has_outer_bin and index == len(axis.tops) - 2
         else [index]
         for index, axis in zip(cell, axes, strict=True)
     ]
-    own = [place for place, axis in enumerate(axes) if not is_derived(axis.name)]
-    return [outer for outer in product(*nearest) if any(outer[place] != cell[place] for place in own)]
+    places = [place for place, axis in enumerate(axes) if not is_derived(axis.name)]
+    return [outer for outer in product(*nearest) if any(outer[place] != cell[place] for place in places)]
 
 
 def separated(
@@ -232,7 +232,7 @@ def separated(
 
     `timed` is bool (problems, configs): the config has a time on the problem. The last axis is treated first.
     """
-    for place in reversed([place for place, own in enumerate(axes) if not is_derived(own.name)]):
+    for place in reversed([place for place, of_axis in enumerate(axes) if not is_derived(of_axis.name)]):
         legal = np.moveaxis(legality.over(configs, *(axis.tops for axis in axes)), 0, -1)
         lacking = {
             shape[place]

@@ -78,9 +78,9 @@ class Folds(NamedTuple):
 
     def mean(self, leaves: int, groups: Sequence[int]) -> int | None:
         """Mean regret over the problems of some groups, log_ppm."""
-        known = [loss for group in groups if (loss := self.lost[group][leaves - 1]) is not None]
+        losses = [loss for group in groups if (loss := self.lost[group][leaves - 1]) is not None]
         weight = sum(self.weights[group] for group in groups)
-        return sum(known) // weight if weight and len(known) == len(groups) else None
+        return sum(losses) // weight if weight and len(losses) == len(groups) else None
 
     def chosen(self) -> int | None:
         """The number of leaves for this axis; None if no number has a tree in each inner group."""
@@ -100,11 +100,11 @@ class Validated(NamedTuple):
 
     Attributes:
         axes: with the weights of the problems.
-        plain: with equal weights.
+        plain_axes: with equal weights.
     """
 
     axes: tuple[Folds, ...]
-    plain: tuple[Folds, ...]
+    plain_axes: tuple[Folds, ...]
 
     def inside(self, leaves: int) -> int | None:
         """Mean regret between fitted sizes, log_ppm, on the worst axis."""
@@ -112,12 +112,12 @@ class Validated(NamedTuple):
 
     def plain_inside(self, leaves: int) -> int | None:
         """The same as `inside`, with equal weights."""
-        return _worst([axis.mean(leaves, axis.inner) for axis in self.plain])
+        return _worst([axis.mean(leaves, axis.inner) for axis in self.plain_axes])
 
     def worst_inside(self, leaves: int) -> int | None:
         """Largest regret between fitted sizes, log_ppm, along any axis; None if no such config has a time."""
-        found = [axis.worst[group][leaves - 1] for axis in self.axes for group in axis.inner]
-        return max((regret for regret in found if regret is not None), default=None)
+        regrets = [axis.worst[group][leaves - 1] for axis in self.axes for group in axis.inner]
+        return max((regret for regret in regrets if regret is not None), default=None)
 
     def outside(self, leaves: int) -> int | None:
         """Mean regret beyond the fitted sizes, log_ppm, on the worst axis; None if there are too few sizes."""
@@ -198,7 +198,7 @@ def validated(
         pairs.append(
             [Folds(*zip(*of_weight, strict=True)) for of_weight in zip(*(of for _, of in groups), strict=True)]
         )
-    return Validated(tuple(weighted for weighted, _ in pairs), tuple(plain for _, plain in pairs))
+    return Validated(tuple(weighted for weighted, _ in pairs), tuple(unweighted for _, unweighted in pairs))
 
 
 def left_out(sizes: Iterable[int]) -> list[list[tuple[int, ...]]]:
@@ -225,8 +225,8 @@ def _as_good(regrets: Sequence[int], best: Sequence[int]) -> bool:
 
 def _worst(figures: Sequence[int | None]) -> int | None:
     """The largest figure; None without figures, or if one is unknown."""
-    known = [figure for figure in figures if figure is not None]
-    return max(known) if known and len(known) == len(figures) else None
+    values = [figure for figure in figures if figure is not None]
+    return max(values) if values and len(values) == len(figures) else None
 
 
 def _folds(matrix: TimingMatrix, axis: str) -> list[list[tuple[tuple[int, ...], NDArray[np.bool_]]]]:

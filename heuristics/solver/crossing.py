@@ -24,7 +24,7 @@ _HALVINGS, _NEAR = 4, 2
 _PARTS = 1 << _HALVINGS
 
 
-def crossed(matrix: TimingMatrix, legality: Legality, tree: Tree) -> Tree:
+def at_crossings(matrix: TimingMatrix, legality: Legality, tree: Tree) -> Tree:
     """The tree with thresholds of counts where times cross; those without known times, or not legal there, stay.
 
     `matrix` has all measurements; the tree is legal.

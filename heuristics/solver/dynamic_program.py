@@ -46,7 +46,7 @@ class Partitions:
         """
         self._axes = tuple(axes)
         self._others = tuple(Sections([*self._axes[:place], *self._axes[place + 1 :]]) for place in range(len(axes)))
-        self._known: dict[Box, tuple[int, ...]] = {}
+        self._section_numbers: dict[Box, tuple[int, ...]] = {}
         self._one_leaf = one_leaf
         self.most = most
         self._lay_out(np.float32)
@@ -98,12 +98,14 @@ class Partitions:
 
     def _sections(self, box: Box) -> tuple[int, ...]:
         """For each axis, the number of the box's section of the other axes."""
-        if box not in self._known:
-            numbers = [int(own.number[least, most + 1]) for own, (_, least, most) in zip(self._axes, box, strict=True)]
-            self._known[box] = tuple(
+        if box not in self._section_numbers:
+            numbers = [
+                int(ranges.number[least, most + 1]) for ranges, (_, least, most) in zip(self._axes, box, strict=True)
+            ]
+            self._section_numbers[box] = tuple(
                 others.number(numbers[:place] + numbers[place + 1 :]) for place, others in enumerate(self._others)
             )
-        return self._known[box]
+        return self._section_numbers[box]
 
     def _lay_out(self, dtype: DTypeLike) -> None:
         """Begin with the table of one leaf.
@@ -118,8 +120,8 @@ class Partitions:
     def _solve_next(self) -> None:
         free = self.most - len(self._tables[0]) - 1
         of_axes = []
-        for place, (tables, own, others) in enumerate(zip(self._tables, self._axes, self._others, strict=True)):
-            of_cuts = _least_of_cuts(tables, own, others, free)[:, others.numbers]
+        for place, (tables, ranges, others) in enumerate(zip(self._tables, self._axes, self._others, strict=True)):
+            of_cuts = _least_of_cuts(tables, ranges, others, free)[:, others.numbers]
             of_axes.append(np.moveaxis(of_cuts.reshape(-1, *others.shape), 0, place))
         self._add(reduce(np.minimum, of_axes))
 
@@ -129,13 +131,13 @@ class Partitions:
         A low bound is below a high one: of two tables in one array, the second lies on the other side of the diagonal.
         """
         free = self.most - len(self._tables[0]) - 1
-        for place, (tables, own, others) in enumerate(zip(self._tables, self._axes, self._others, strict=True)):
-            costs = np.moveaxis(table, place, 0).reshape(len(own.free), -1)[:, others.order]
+        for place, (tables, ranges, others) in enumerate(zip(self._tables, self._axes, self._others, strict=True)):
+            costs = np.moveaxis(table, place, 0).reshape(len(ranges.free), -1)[:, others.order]
             if len(tables) % 2:
                 laid_out = tables[-1].transpose(1, 0, 2)
             else:
-                laid_out = np.empty((own.size, own.size, others.count(free)), self._dtype)
-            laid_out[own.bounds] = costs[:, : laid_out.shape[2]]
+                laid_out = np.empty((ranges.size, ranges.size, others.count(free)), self._dtype)
+            laid_out[ranges.bounds] = costs[:, : laid_out.shape[2]]
             tables.append(laid_out)
 
 

@@ -40,12 +40,12 @@ class Axis(NamedTuple):
     Attributes:
         name: of the axis.
         tops: the largest integer of each bin, ascending; bin i starts above the top of bin i - 1.
-        beyond: whether the last bin lies beyond all measured sizes.
+        has_outer_bin: whether the last bin lies beyond all measured sizes.
     """
 
     name: str
     tops: tuple[int, ...]
-    beyond: bool
+    has_outer_bin: bool
 
     def bin(self, size: int) -> int:
         """The bin of a size; the last one if it exceeds all tops."""
@@ -59,9 +59,9 @@ class Axis(NamedTuple):
         """The cut of a threshold: the inverse of `threshold` on this axis, else the nearest cut below it."""
         return bisect_right(self.tops, first_of(self.name, threshold) - 1)
 
-    def without_beyond(self) -> "Axis":
+    def without_outer_bin(self) -> "Axis":
         """The axis with the last measured bin extended to all larger sizes."""
-        return Axis(self.name, (*self.tops[:-2], self.tops[-1]), False) if self.beyond else self
+        return Axis(self.name, (*self.tops[:-2], self.tops[-1]), False) if self.has_outer_bin else self
 
 
 def axis(name: str, sizes: Iterable[int], limit: int) -> Axis:
@@ -74,8 +74,8 @@ def axis(name: str, sizes: Iterable[int], limit: int) -> Axis:
         length_threshold(low, high) if comparison(name) == "<=" else count_threshold(low, high) - 1
         for low, high in pairwise(values)
     ]
-    beyond = values[-1] < limit
-    return Axis(name, (*tops, values[-1], limit) if beyond else (*tops, values[-1]), beyond)
+    has_outer_bin = values[-1] < limit
+    return Axis(name, (*tops, values[-1], limit) if has_outer_bin else (*tops, values[-1]), has_outer_bin)
 
 
 def most_bins(sizes: Sequence[int]) -> int:
@@ -94,10 +94,10 @@ def coarsened(axes: Sequence[Axis]) -> tuple[Axis, ...]:
         has_more = [is_derived(axis.name) and len(axis.tops) > _DERIVED_BINS for axis in merged]
         _, back, index = min(
             (Fraction(tops[index + 1], tops[index]), -place, index)
-            for place, (_, tops, beyond) in enumerate(merged)
+            for place, (_, tops, has_outer_bin) in enumerate(merged)
             if has_more[place] or not any(has_more)
-            # The bin beyond is never merged with measured sizes.
-            for index in range(len(tops) - 1 - beyond)
+            # The outer bin is never merged with measured sizes.
+            for index in range(len(tops) - 1 - has_outer_bin)
         )
         tops = merged[-back].tops
         merged[-back] = merged[-back]._replace(tops=(*tops[:index], *tops[index + 1 :]))

@@ -84,7 +84,7 @@ class Optima:
         self._floor = Sums(np.where(least >= BARRED // 2, 0, least))
         ranges = [Ranges(axis) for axis in axes]
         self._partitions = Partitions(ranges, self._one_leaf(ranges), self.most)
-        self._known: dict[tuple[int, Box], int] = {}
+        self._exact_costs: dict[tuple[int, Box], int] = {}
         self._trees: dict[tuple[int, Box], Tree] = {}  # trees of successive numbers of leaves have most parts in common
 
     def axis(self, name: str) -> Axis:
@@ -105,7 +105,7 @@ class Optima:
 
     def least_measured(self, leaves: int) -> int | None:
         """The same as `least`, without the bins beyond the measured sizes: the trees need not be legal there."""
-        measured = Box(Interval(axis.name, 0, len(axis.tops) - axis.beyond - 1) for axis in self.axes)
+        measured = Box(Interval(axis.name, 0, len(axis.tops) - axis.has_outer_bin - 1) for axis in self.axes)
         return self._least(leaves, measured)
 
     def tree(self, leaves: int) -> Tree | None:
@@ -163,14 +163,14 @@ class Optima:
         about = self._partitions.least(leaves, box)
         if self._partitions.is_exact(about):
             return int(self._floor.over(box)[0]) + int(about)
-        if (leaves, box) not in self._known:
-            if len(self._known) >= _MANY:
+        if (leaves, box) not in self._exact_costs:
+            if len(self._exact_costs) >= _MANY:
                 self._partitions.in_doubles()
                 return self._summed(leaves, box)
-            self._known[leaves, box] = (
+            self._exact_costs[leaves, box] = (
                 int(self.costs(box).min()) if leaves == 1 else min(cost for cost, _ in self._cuts(leaves, box))
             )
-        return self._known[leaves, box]
+        return self._exact_costs[leaves, box]
 
     def _cuts(self, leaves: int, box: Box) -> Iterator[tuple[int, BinCut]]:
         """Cuts that may attain the least cost, in their order, each with the cost of the best trees on both sides."""

@@ -24,7 +24,7 @@ class Ranges:
     def __init__(self, axis: Axis) -> None:
         """Take an axis of R bins, which has R (R + 1) / 2 ranges."""
         self.size = len(axis.tops) + 1
-        self._stop = self.size - 1 - axis.beyond
+        self._stop = self.size - 1 - axis.has_outer_bin
         low, high = np.triu_indices(self.size, 1)
         free = (low > 0).astype(np.int64) + (high < self._stop)
         order = np.argsort(free, kind="stable")

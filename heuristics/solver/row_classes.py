@@ -42,7 +42,7 @@ class RowClasses:
         # The order of a launch's sum depends on the dtype only by its size.
         self._served_by_size = {(ITEMSIZE[key.dtype], key.modes): key for key in legality.served}
         self._numbers: dict[Hashable, int] = {}
-        self._known: dict[tuple[Config, int, int], int | None] = {}
+        self._number_of: dict[tuple[Config, int, int], int | None] = {}
         self._orders: dict[tuple[Config, tuple[tuple[int, ...], ...]], Hashable] = {}
         # Elements of 16 bytes, in the shortest dtype.
         self._aligned = max(16 // itemsize for itemsize, _ in self._served_by_size)
@@ -102,12 +102,12 @@ class RowClasses:
     def _number(self, config: Config, hidden: int, rows: int) -> int | None:
         """A number for the order of sums, for all keys; None if it is unknown or the config is illegal."""
         key = config, hidden, rows
-        if key not in self._known:
+        if key not in self._number_of:
             spec, target = self._legality.spec, self._legality.target
             problems = (Problem(key, rows, hidden) for key in self._served_by_size.values())
             sums = tuple(getattr(spec.launch_of(config, problem, target), "row_sum", None) for problem in problems)
-            self._known[key] = None if None in sums else self._numbers.setdefault(sums, len(self._numbers))
-        return self._known[key]
+            self._number_of[key] = None if None in sums else self._numbers.setdefault(sums, len(self._numbers))
+        return self._number_of[key]
 
 
 def _bisected(function: Callable[[int], Hashable], sizes: Sequence[int]) -> list[Hashable]:

@@ -38,9 +38,9 @@ class _Strip(NamedTuple):
     def of(self, classes: NDArray[np.bool_]) -> "_Strip":
         """The strip with these classes alone, at least one."""
         sizes = np.diff(self.starts, append=len(self.configs))
-        kept = np.repeat(classes, sizes)
+        in_classes = np.repeat(classes, sizes)
         starts = np.concatenate([[0], sizes[classes].cumsum()[:-1]])
-        return _Strip(self.configs[kept], starts, self.cost[kept])
+        return _Strip(self.configs[in_classes], starts, self.cost[in_classes])
 
 
 class Strips:
@@ -76,7 +76,7 @@ class Strips:
 
     def least_measured(self, leaves: int) -> int | None:
         """As `least`, without the bins beyond the measured sizes."""
-        of, axes = self._in_bins, tuple(axis.without_beyond() for axis in self._in_bins.axes)
+        of, axes = self._in_bins, tuple(axis.without_outer_bin() for axis in self._in_bins.axes)
         if axes == of.axes:
             return self.least(leaves)
         rows, hidden = axes
@@ -106,7 +106,7 @@ class Strips:
         out when that is not below the best cost of fewer leaves.
         """
         best = np.full(self._classes.shape[1] + 1, _NEVER)
-        of_classes, ends, alone = [], [], []
+        of_classes, ends, range_costs = [], [], []
         for end, strip in self._strips(first):
             cost = int(strip.cost.sum(axis=1).min())
             if cost < BARRED // 2:
@@ -117,10 +117,10 @@ class Strips:
             if hopeful.any():
                 of_classes.append(floor[hopeful])
                 ends.append(np.full(len(of_classes[-1]), end))
-                alone.append(_alone(strip.of(hopeful)))
+                range_costs.append(_range_costs(strip.of(hopeful)))
         if not ends:
             return
-        floor, end_of, costs = np.concatenate(of_classes), np.concatenate(ends), np.concatenate(alone, axis=-1)
+        floor, end_of, costs = np.concatenate(of_classes), np.concatenate(ends), np.concatenate(range_costs, axis=-1)
         least = costs[0]
         for leaves in range(2, self._most_in_a_strip + 1):
             hopeful = floor < best[end_of]
@@ -154,10 +154,10 @@ class Strips:
     def _strip_of(self, first: int, end: int, leaves: int) -> tuple[list[int], list[Tree]]:
         """The cuts in rows of the best tree of a strip with so many leaves, and its leaves."""
         strip = next(strip for to, strip in self._strips(first) if to == end)
-        alone = _alone(strip)
-        least, before = [alone[0]], []
+        range_costs = _range_costs(strip)
+        least, before = [range_costs[0]], []
         for _ in range(1, leaves):
-            total = _extended(least[-1], alone)
+            total = _extended(least[-1], range_costs)
             least.append(total.min(axis=0))
             before.append(total.argmin(axis=0))
         group = int(least[-1][-1].argmin())
@@ -174,18 +174,18 @@ class Strips:
         return cuts[-2::-1], parts[::-1]
 
 
-def _alone(strip: _Strip) -> NDArray[np.int64]:
+def _range_costs(strip: _Strip) -> NDArray[np.int64]:
     """Int64 (R + 1, R + 1, classes): least cost of one config of a class on each range of rows, by its two bounds."""
     rows = strip.cost.shape[1]
     sums = np.concatenate([np.zeros((len(strip.cost), 1), np.int64), strip.cost.cumsum(axis=1)], axis=1)
-    alone = np.minimum.reduceat(sums[:, None, :] - sums[:, :, None], strip.starts)
+    costs = np.minimum.reduceat(sums[:, None, :] - sums[:, :, None], strip.starts)
     is_range = np.triu(np.ones((rows + 1, rows + 1), np.bool_), 1)
-    return np.where((alone < BARRED // 2) & is_range, alone, _NEVER).transpose(1, 2, 0)
+    return np.where((costs < BARRED // 2) & is_range, costs, _NEVER).transpose(1, 2, 0)
 
 
-def _extended(least: NDArray[np.int64], alone: NDArray[np.int64]) -> NDArray[np.int64]:
+def _extended(least: NDArray[np.int64], range_costs: NDArray[np.int64]) -> NDArray[np.int64]:
     """Int64 (R + 1, R + 1, classes): costs of the first rows, (R + 1, classes), with one more range behind them."""
-    return np.minimum(least[:, None] + alone, _NEVER)
+    return np.minimum(least[:, None] + range_costs, _NEVER)
 
 
 def _balanced(axis: Axis, cuts: list[int], parts: list[Tree]) -> Tree:

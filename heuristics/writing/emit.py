@@ -19,7 +19,7 @@ from normtune.kernels.problem import axes_of
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.facts import encoded
 from normtune.kernels.tablefile.header import Gpu, Header, body_hash
-from normtune.kernels.tablefile.tree import Leaf, Tree, comparison, configs_of, told
+from normtune.kernels.tablefile.tree import Leaf, Tree, comparison, comparison_text, configs_of
 from normtune.kernels.target import plain_letters
 from normtune.results.records import Device
 
@@ -92,8 +92,8 @@ def _config_names(functions: Sequence[FittedFunction], classes: template.Classes
     names: dict[tuple[tuple[Knob, ...], Config], str] = {}
     for name, knobs in classes.items():
         prefix = f"{name.removesuffix('Config').upper()}_" if len(classes) > 1 else ""
-        own = {config for function in functions for config in configs_of(function.tree) if config.knobs == knobs}
-        names |= {(config.knobs, config): f"{prefix}{config.constant_name()}" for config in sorted(own)}
+        configs = {config for function in functions for config in configs_of(function.tree) if config.knobs == knobs}
+        names |= {(config.knobs, config): f"{prefix}{config.constant_name()}" for config in sorted(configs)}
     return names
 
 
@@ -134,7 +134,7 @@ def branches(tree: Tree, depth: int, names: Names) -> list[str]:
         return _returned(indent, names[tree.config.knobs, tree.config])
     first, rest = (tree.low, tree.high) if comparison(tree.axis) == "<=" else (tree.high, tree.low)
     return [
-        f"{indent}if {told(tree.axis, tree.threshold)}:",
+        f"{indent}if {comparison_text(tree.axis, tree.threshold)}:",
         *branches(first, depth + 1, names),
         *branches(rest, depth, names),
     ]

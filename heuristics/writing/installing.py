@@ -50,9 +50,9 @@ class Removed(NamedTuple):
 
 def gpus_here() -> list[Gpu]:
     """The GPUs that torch can use on this machine; empty if torch fails."""
-    from normtune.kernels.calling.probe import ask, torch_facts
+    from normtune.kernels.calling.probe import facts_in_child, torch_facts
 
-    return [Gpu(gpu["name"], gpu["target"], gpu["sms"]) for gpu in ask(torch_facts).get("gpus", [])]
+    return [Gpu(gpu["name"], gpu["target"], gpu["sms"]) for gpu in facts_in_child(torch_facts).get("gpus", [])]
 
 
 def check(gpus: Sequence[Gpu], force: bool) -> None:
@@ -151,12 +151,12 @@ def uninstall(data: Measured = None, *, regime: str = COLD, force: bool = False)
         UsageError: a file may only be removed with `force`, or the choice of a table is ambiguous.
         NormtuneError: nothing is installed, or a file cannot be removed.
     """
-    given = data is not None
-    devices = taken(data, regime).devices() if given else []
-    wanted = [Gpu(device.name, device.target, device.sms) for device in devices] if given else gpus_here()
+    has_data = data is not None
+    devices = taken(data, regime).devices() if has_data else []
+    requested = [Gpu(device.name, device.target, device.sms) for device in devices] if has_data else gpus_here()
     installed = locate.installed()
-    if wanted:
-        paths = list(dict.fromkeys(locate.installed_path(gpu.label) for gpu in wanted))
+    if requested:
+        paths = list(dict.fromkeys(locate.installed_path(gpu.label) for gpu in requested))
     elif len(installed) > 1:
         raise UsageError(
             f"this machine has no GPU, and several tables are installed: {_listed(installed)}; choose one by "
@@ -166,17 +166,17 @@ def uninstall(data: Measured = None, *, regime: str = COLD, force: bool = False)
         paths = installed
     present = [path for path in paths if path in installed]
     if not present:
-        of = f" for {', '.join(dict.fromkeys(plain_name(gpu.label) for gpu in wanted))}" if wanted else ""
+        of = f" for {', '.join(dict.fromkeys(plain_name(gpu.label) for gpu in requested))}" if requested else ""
         others = f"installed is {_listed(installed)}" if installed else "nothing is installed"
         raise NormtuneError(f"no table is installed{of}; {others}")
     for path in present:
         if not force and (reason := write.not_as_written(path)):
             raise UsageError(f"cannot remove {locate.quoted(path)}: {reason}; --force removes it")
-    return tuple(_removed(path, wanted) for path in present)
+    return tuple(_removed(path, requested) for path in present)
 
 
-def _removed(path: Path, wanted: list[Gpu]) -> Removed:
-    gpus = [gpu for gpu in wanted if locate.installed_path(gpu.label) == path]
+def _removed(path: Path, requested: list[Gpu]) -> Removed:
+    gpus = [gpu for gpu in requested if locate.installed_path(gpu.label) == path]
     with contextlib.suppress(UsageError):
         header = locate.header_of(path)
         gpus = gpus or [Gpu(header.gpu, header.target, header.sms)]

@@ -116,5 +116,5 @@ def quoted(word: str) -> str:
     """A word of a command for a shell, in printable ASCII; other characters are written as $'...' of POSIX shells."""
     if word.isascii() and word.isprintable() and not (word.startswith("$") and "\\" in word):
         return shlex.quote(word)
-    plain = {*range(32, 127)} - set(b"'\\")
-    return "$'" + "".join(chr(byte) if byte in plain else f"\\x{byte:02x}" for byte in os.fsencode(word)) + "'"
+    unescaped = {*range(32, 127)} - set(b"'\\")
+    return "$'" + "".join(chr(byte) if byte in unescaped else f"\\x{byte:02x}" for byte in os.fsencode(word)) + "'"

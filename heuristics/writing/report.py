@@ -29,7 +29,7 @@ _COUNTED = {
 def verdict(fit: Fit) -> Iterable[str]:
     """The results of the fit in a few lines a function; `figures` has the rest."""
     yield f"{fit.device.label}, {fit.device.target}, {fit.device.sms} SMs: {fit.data.extent}"
-    beside = {function.key.usual: function.beside for function in fit.functions if function.beside}
+    cost_of = {function.key.usual: function.beside for function in fit.functions if function.beside}
     for function in fit.functions:
         key = function.key
         if key in fit.compared:
@@ -40,7 +40,7 @@ def verdict(fit: Fit) -> Iterable[str]:
                 *verdict_rows(numbers, fit.compared[key]),
                 *_sizes(function),
                 *_reach(key, fit),
-                *_costs(key, fit, beside.get(key)),
+                *_costs(key, fit, cost_of.get(key)),
             ]
             yield from (f"  {label:<9} {text}" if label else f"  {text}" for label, text in rows)
 
@@ -77,13 +77,11 @@ def _most(faster: int, log: int, shape: Shape) -> str:
 def _slower(compared: Compared) -> str:
     """At how many shapes the function is slower than the other side, and how many were not compared."""
     timed, every = compared.shapes
-    missing = f" ({every - timed} not compared)" if timed < every else ""
+    rest = f" ({every - timed} not compared)" if timed < every else ""
     if compared.slower is None:
-        told = "slower at none of" if compared.is_paired else "compared at"
-        return f"{told} {counted_shapes(timed)}{missing}"
-    return (
-        f"slower at {compared.slower.problems} of {timed} shapes by up to {percent(compared.slower.most, 1)}{missing}"
-    )
+        phrase = "slower at none of" if compared.is_paired else "compared at"
+        return f"{phrase} {counted_shapes(timed)}{rest}"
+    return f"slower at {compared.slower.problems} of {timed} shapes by up to {percent(compared.slower.most, 1)}{rest}"
 
 
 def _sizes(function: FittedFunction) -> Iterable[tuple[str, str]]:
@@ -112,12 +110,12 @@ def _reach(key: Key, fit: Fit) -> Iterable[tuple[str, str]]:
         yield "", f"unmeasured: {', '.join(dtypes)} use it where no other table measured them"
 
 
-def _costs(key: Key, fit: Fit, beside: Cost | None) -> Iterable[tuple[str, str]]:
+def _costs(key: Key, fit: Fit, cost: Cost | None) -> Iterable[tuple[str, str]]:
     """What it costs that a function is batch-invariant, or shared, as `verdict_rows`, without labels."""
-    if beside:
-        yield "", f"batch-invariant, on average {percent(beside.mean, 1)} slower, {percent(beside.worst, 1)} at worst"
-        if beside.bounded:
-            yield "", f"  {_untimed(beside)}"
+    if cost:
+        yield "", f"batch-invariant, on average {percent(cost.mean, 1)} slower, {percent(cost.worst, 1)} at worst"
+        if cost.bounded:
+            yield "", f"  {_untimed(cost)}"
     shares = [share for share in fit.shared if share.donor == key]
     if shares:
         yield "", "shared, at a cost, with"
@@ -158,7 +156,7 @@ def figures(fit: Fit) -> Iterable[str]:
     if lucky:
         yield f"means are too low by at most {percent_up(lucky)}, as a shape's best is chosen on half of the blocks"
         yield "and scored on the others; a mean below 0 is about 0"
-    yield from _beyond(fit)
+    yield from _extrapolated(fit)
     yield from (f"searched: {line}" for line in fit.searched)
     yield from _batch_invariant(fit)
     for key, numbers in fit.with_data().items():
@@ -182,7 +180,7 @@ def _within(gap: int) -> str:
     return f"within {percent_up(gap)} of " if gap > 0 else ""
 
 
-def _beyond(fit: Fit) -> Iterable[str]:
+def _extrapolated(fit: Fit) -> Iterable[str]:
     """Loss of all functions beyond the fitted sizes."""
     pairs = [(function.key, loss) for function in fit.functions if (loss := function.figures.extrapolated) is not None]
     if pairs:
@@ -223,7 +221,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _cells(numbers: Figures) -> list[str]:
-    shown = ((numbers.loss.mean, 2), (numbers.loss.plain, 2), (numbers.loss.worst, 1), (numbers.cross_validated, 2))
-    cells = ["-" if value is None else percent(value, digits) for value, digits in shown]
+    values = ((numbers.loss.mean, 2), (numbers.loss.plain, 2), (numbers.loss.worst, 1), (numbers.cross_validated, 2))
+    cells = ["-" if value is None else percent(value, digits) for value, digits in values]
     gap = "-" if numbers.joined else percent_up(numbers.gap)
     return [str(numbers.configs), *(cell.removesuffix(" %") for cell in (*cells, gap))]

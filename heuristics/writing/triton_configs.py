@@ -52,10 +52,10 @@ def _text(table: LoadedTable) -> str:
 
 def _triton_config(config: Config) -> str:
     values = dict(zip(config._fields, config, strict=True))
-    own = (
+    knobs = (
         f"{template.literal(name)}: {template.literal(value)}"
         for name, value in values.items()
         if name not in COMPILER_KNOBS
     )
     options = [f"{name}={value}" for name, value in compiler_options(values).items()]
-    return template.in_parentheses("    Config", [f"{{{', '.join(own)}}}", *options], ",")
+    return template.in_parentheses("    Config", [f"{{{', '.join(knobs)}}}", *options], ",")

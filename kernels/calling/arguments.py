@@ -67,17 +67,17 @@ def check_backward(operation: Operation, tensors: Sequence[Any], first: str | No
     Raises:
         TypeError, ValueError: as `check`; or there is not one factor for each row of x.
     """
-    given = dict(zip((*operation.incoming, *operation.saved), tensors, strict=True))
+    by_name = dict(zip((*operation.incoming, *operation.saved), tensors, strict=True))
     source = operation.with_axes(operation.saved, ROWS_HIDDEN)[0]
-    first, x = first or source, given.pop(source)
+    first, x = first or source, by_name.pop(source)
     check_tensor(first, x)
     if x.dim() == 0:
         raise ValueError(f"{first} has no dimension: expected (..., hidden)")
-    for name, tensor in given.items():
+    for name, tensor in by_name.items():
         if operation.axes[name] == ROWS:
             check_tensor(name, tensor)
             # A float64 norm of a float32 sum has float64 factors.
-            dtypes = {compute_dtype(x), compute_dtype(given[operation.incoming[0]])}
+            dtypes = {compute_dtype(x), compute_dtype(by_name[operation.incoming[0]])}
             if tensor.shape != x.shape[:-1] or tensor.dtype not in dtypes:
                 expected = (
                     f"expected {compute_dtype(x)} with shape {tuple(x.shape[:-1])}, a factor for each row of {first}"
@@ -156,7 +156,7 @@ def check_module(eps: Any, offset: Any, batch_invariant: Any, reuse_dy: Any, dev
         raise error(f"dtype is {_one_line(dtype)}: expected {', '.join(map(str, _FLOATS))} or None")
 
 
-def shown(x: Tensor) -> str:
+def tensor_text(x: Tensor) -> str:
     """A tensor, as errors describe it."""
     return f"{x.dtype} on {x.device} with shape {tuple(x.shape)}"
 
@@ -183,22 +183,22 @@ def is_for_kernels(operation: Operation, x: Tensor) -> bool:
     return x.dtype in operation.dtypes and is_short and x.shape[:-1].numel() <= MAX_ROWS
 
 
-def check_saved(plan: Any, given: Mapping[str, Tensor | None]) -> None:
+def check_saved(plan: Any, tensors: Mapping[str, Tensor | None]) -> None:
     """Raise ValueError unless saved tensors, which hooks may replace, have the properties that the forward's had.
 
     Args:
         plan: the `eager.CallPlan` of the forward.
-        given: gradients of outputs and saved tensors, by name.
+        tensors: gradients of outputs and saved tensors, by name.
     """
     operation = plan.operation
-    first = given[operation.incoming[0]]
+    first = tensors[operation.incoming[0]]
     assert first is not None
     for name in operation.incoming:
-        gradient = given[name]
+        gradient = tensors[name]
         if gradient is not None and gradient.shape != plan.shape:
             raise ValueError(f"{name} has shape {tuple(gradient.shape)}: expected {tuple(plan.shape)}, as {name[1:]}")
     for name in operation.saved:
-        tensor: Any = given[name]
+        tensor: Any = tensors[name]
         shape: Sequence[int]
         if operation.axes[name] == ROWS:
             tensor, shape, dtype = tensor.reshape(-1), (plan.rows,), None
@@ -216,7 +216,7 @@ def check_saved(plan: Any, given: Mapping[str, Tensor | None]) -> None:
             or tensor.device != first.device
             or tensor.layout != torch.strided
         ):
-            text = shown(tensor) if isinstance(tensor, Tensor) else _one_line(tensor)
+            text = tensor_text(tensor) if isinstance(tensor, Tensor) else _one_line(tensor)
             expected = f"{name} was saved with shape {tuple(shape)} on {first.device}"
             raise ValueError(f"{expected}, and hooks of saved tensors gave back {text}")
 

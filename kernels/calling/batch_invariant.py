@@ -1,8 +1,8 @@
 """The switch of the batch-invariant mode, in which a row has the same bits in every batch.
 
 In: NORMTUNE_BATCH_INVARIANT, `use_batch_invariant`, `batch_invariant`. Out: `is_batch_invariant`, for calls without an
-argument of that name. In this mode `dispatch` looks up other functions of the table, and `settled` copies inputs whose
-layout would change the order of a sum.
+argument of that name. In this mode `dispatch` looks up other functions of the table, and `well_aligned` copies inputs
+whose layout would change the order of a sum.
 """
 
 import os
@@ -92,7 +92,7 @@ def was_on() -> bool:
     return _was_on or _of_environment()
 
 
-def settled(x: Tensor) -> Tensor:
+def well_aligned(x: Tensor) -> Tensor:
     """The tensor, or a copy if the compiler could prove less about its alignment than about that of a new tensor.
 
     A view may begin at any address and have any row stride. With less alignment the compiler distributes the elements

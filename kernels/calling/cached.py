@@ -13,7 +13,7 @@ from torch.autograd.graph import increment_version
 
 from normtune.kernels.calling.eager import CallPlan, is_marked, new_backward, new_factors, new_forward, new_output
 from normtune.kernels.calling.in_place import claim, is_reusable, reused
-from normtune.kernels.calling.layout import PLAIN, POINTER_MASK, new_like
+from normtune.kernels.calling.layout import PLAIN_TYPES, POINTER_MASK, new_like
 from normtune.kernels.calling.operation import Operation
 
 
@@ -191,7 +191,7 @@ def _pointers_and_key(tensors: Sequence[Any]) -> tuple[list[int | None], tuple[A
     try:
         for tensor in tensors:
             pointer = tensor.data_ptr()
-            if not pointer or type(tensor) not in PLAIN or tensor.is_neg():
+            if not pointer or type(tensor) not in PLAIN_TYPES or tensor.is_neg():
                 return pointers, None
             pointers.append(pointer)
             if not tensor.is_contiguous():

@@ -30,7 +30,7 @@ from normtune.kernels.tablefile.selection import TableSelection
 from normtune.kernels.tablefile.selection import row_bounds as row_bounds_of
 from normtune.kernels.target import TARGETS, Target, plain_name
 
-Kept = TypeVar("Kept")
+Value = TypeVar("Value")
 # Returns a config of a class that the table defines, or None.
 Lookup = Callable[[Problem], Any]
 # The least and the most rows, the least and the most hidden, and the function that answers there.
@@ -188,7 +188,7 @@ def _row_bounds(problem: Problem, target: Target, device: int, batch_invariant: 
     return row_bounds_of(tables.functions(key) if tables else (), problem.hidden)
 
 
-class Cache(dict[Any, Kept]):
+class Cache(dict[Any, Value]):
     """A cache of at most `MOST_KEPT` entries, of which the oldest are dropped; `use_table` clears it."""
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ class Cache(dict[Any, Kept]):
             self.generation += 1
             super().clear()
 
-    def keep(self, key: Any, value: Kept, generation: int | None = None) -> Kept:
+    def keep(self, key: Any, value: Value, generation: int | None = None) -> Value:
         """Store a value under a key, unless the cache was cleared since `generation`, and return it."""
         with self._lock:
             if generation not in (None, self.generation):
@@ -294,13 +294,13 @@ def _in_table(selection: TableSelection | None, batch_invariant: bool = False) -
         nonlocal is_warned
         if selection is None:
             return None
-        found = functions.get(problem.key)
-        if found is None:
+        entries = functions.get(problem.key)
+        if entries is None:
             key = problem.key.batch_invariant if batch_invariant else problem.key
             bounded = [(*one.box, one.function) for one in selection.functions(key) if len(one.box) == 2]
-            found = [(*rows[1:], *hidden[1:], function) for rows, hidden, function in bounded]
-            functions[problem.key] = found
-        if not found and batch_invariant and not is_warned:
+            entries = [(*rows[1:], *hidden[1:], function) for rows, hidden, function in bounded]
+            functions[problem.key] = entries
+        if not entries and batch_invariant and not is_warned:
             is_warned = True
             warnings.warn(
                 f"{selection.source or 'the table'} has no batch-invariant function of {problem.key}: the "
@@ -308,7 +308,7 @@ def _in_table(selection: TableSelection | None, batch_invariant: bool = False) -
                 stacklevel=4,
             )
         _, rows, hidden = problem
-        for least_rows, most_rows, least_hidden, most_hidden, function in found:
+        for least_rows, most_rows, least_hidden, most_hidden, function in entries:
             if least_rows <= rows <= most_rows and least_hidden <= hidden <= most_hidden:
                 return function(rows, hidden)
         return None

@@ -345,11 +345,11 @@ def _shared(
     return _launches.get(key) or _launches.keep(key, bind(), generation)
 
 
-def _backward_by_formula(given: Mapping[str, Tensor | None], plan: CallPlan) -> dict[str, Tensor | None]:
+def _backward_by_formula(tensors: Mapping[str, Tensor | None], plan: CallPlan) -> dict[str, Tensor | None]:
     """The gradients of tensors that the kernels do not take, and of those under vmap."""
     operation = plan.operation
-    incoming: list[Any] = [given[name] for name in operation.incoming]
-    saved = [given[name] for name in operation.saved]
+    incoming: list[Any] = [tensors[name] for name in operation.incoming]
+    saved = [tensors[name] for name in operation.saved]
     gradients: Sequence[Tensor | None]
     if all(has_memory(gradient) for gradient in incoming if gradient is not None):
         gradients = fallback.backward(operation, incoming, saved, plan.scalars, plan.batch_invariant)
@@ -363,15 +363,15 @@ def _backward_by_formula(given: Mapping[str, Tensor | None], plan: CallPlan) -> 
     return dict(zip(operation.gradients, gradients, strict=True))
 
 
-def _invariant_factors(given: Mapping[str, Tensor | None], plan: CallPlan) -> dict[str, Tensor | None]:
+def _invariant_factors(tensors: Mapping[str, Tensor | None], plan: CallPlan) -> dict[str, Tensor | None]:
     """Factors that lack the mark of the batch-invariant mode, computed again in it from the saved inputs."""
     operation = plan.operation
     names = [name for name in operation.saved if operation.axes[name] == ROWS]
-    if all(tensor is not None and is_marked(tensor) for tensor in map(given.get, names)):
+    if all(tensor is not None and is_marked(tensor) for tensor in map(tensors.get, names)):
         return {}
     if not set(operation.inputs) <= set(operation.saved):
         return {}
-    inputs = tuple(given[name] for name in operation.inputs)
+    inputs = tuple(tensors[name] for name in operation.inputs)
     *outputs, _ = new_forward(operation, None, inputs, plan.scalars, True, True)
     by_name = dict(zip(operation.outputs, outputs, strict=True))
     return {name: by_name[name] for name in names}

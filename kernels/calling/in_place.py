@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from normtune.kernels.calling.layout import PLAIN, POINTER_MASK
+from normtune.kernels.calling.layout import PLAIN_TYPES, POINTER_MASK
 
 
 def is_reusable(dy: Tensor, like: Tensor, others: Iterable[Tensor | None]) -> bool:
@@ -19,7 +19,7 @@ def is_reusable(dy: Tensor, like: Tensor, others: Iterable[Tensor | None]) -> bo
     if (
         dy.dtype != like.dtype
         or dy.requires_grad
-        or type(dy) not in PLAIN
+        or type(dy) not in PLAIN_TYPES
         or not dy.is_contiguous()
         or dy.data_ptr() & POINTER_MASK  # a new tensor is aligned, and binaries are specialised on that
         or dy.is_neg()

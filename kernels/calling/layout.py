@@ -15,8 +15,8 @@ import triton
 from torch import Tensor
 
 from normtune.kernels.alignment import alignment_of
-from normtune.kernels.calling.arguments import is_for_kernels, shown
-from normtune.kernels.calling.batch_invariant import settled
+from normtune.kernels.calling.arguments import is_for_kernels, tensor_text
+from normtune.kernels.calling.batch_invariant import well_aligned
 from normtune.kernels.calling.dispatch import target_of
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.problem import HIDDEN, ROWS, ROWS_HIDDEN
@@ -24,7 +24,7 @@ from normtune.kernels.problem import HIDDEN, ROWS, ROWS_HIDDEN
 # Interpreted kernels read the memory of CPUs.
 INTERPRETED: bool = triton.knobs.runtime.interpret
 # Types of tensors that intercept nothing.
-PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
+PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 # Binaries are specialised on pointers that are multiples of 16 bytes.
 POINTER_MASK = 15
 
@@ -47,7 +47,7 @@ def takes_kernels(operation: Operation, x: Tensor) -> bool:
 def check_invariant(name: str, x: Tensor, kernels_take: str) -> None:
     """Raise ValueError if x needs kernels in the batch-invariant mode: on a CPU the formula keeps the bits, too."""
     if x.device.type != "cpu" and not x.is_meta:
-        raise ValueError(f"{name} is {shown(x)}: the batch-invariant mode has {kernels_take}")
+        raise ValueError(f"{name} is {tensor_text(x)}: the batch-invariant mode has {kernels_take}")
 
 
 def is_uncopied(tensor: Tensor | None, launched: Tensor | None) -> bool:
@@ -59,7 +59,7 @@ def is_uncopied(tensor: Tensor | None, launched: Tensor | None) -> bool:
 
 def copies_of(
     operation: Operation,
-    given: Mapping[str, Tensor | None],
+    tensors: Mapping[str, Tensor | None],
     launched: Mapping[str, Tensor | None],
     must_match: bool,
 ) -> tuple[int, ...] | None:
@@ -68,7 +68,7 @@ def copies_of(
     Tensors of groups share a layout, so that whether one is copied depends on the others.
     """
     copies = []
-    for index, (name, tensor) in enumerate(given.items()):
+    for index, (name, tensor) in enumerate(tensors.items()):
         copy = launched[name]
         if is_uncopied(tensor, copy):
             continue
@@ -139,7 +139,7 @@ def rows_of(name: str, tensor: Tensor, batch_invariant: bool) -> Tensor:
         tensor = tensor.reshape(-1, hidden)
         if hidden > 1 and tensor.stride(1) != 1:
             tensor = tensor.contiguous()
-    return settled(tensor) if batch_invariant else tensor
+    return well_aligned(tensor) if batch_invariant else tensor
 
 
 def columns_of(name: str, tensor: Tensor, x: Tensor) -> Tensor:
@@ -163,18 +163,18 @@ def readable(name: str, tensor: Tensor) -> Tensor:
 
 
 def grouped_rows(
-    operation: Operation, given: Mapping[str, Tensor | None], batch_invariant: bool
+    operation: Operation, by_name: Mapping[str, Tensor | None], batch_invariant: bool
 ) -> dict[str, Tensor | None]:
     """The tensors with rows, which have equal shapes, as (outer, inner, groups, hidden).
 
     In the batch-invariant mode those with less alignment than new tensors are copied.
     """
     has_groups = any(
-        tensor is not None and operation.axes[name] == HIDDEN and tensor.dim() > 1 for name, tensor in given.items()
+        tensor is not None and operation.axes[name] == HIDDEN and tensor.dim() > 1 for name, tensor in by_name.items()
     )
     tensors = {
         name: _contiguous_last(readable(name, tensor))
-        for name, tensor in given.items()
+        for name, tensor in by_name.items()
         if tensor is not None and operation.axes[name] == ROWS_HIDDEN
     }
     leading = next(iter(tensors.values())).shape[: -2 if has_groups else -1]
@@ -185,7 +185,7 @@ def grouped_rows(
         if not _breaks(tensor, leading) <= {split}:
             tensor = tensor.contiguous()
         view = _as_groups(tensor, leading, split, has_groups)
-        if batch_invariant and not _is_settled(view):
+        if batch_invariant and not _is_well_aligned(view):
             copy = tensor.clone() if tensor.is_contiguous() else tensor.contiguous()
             view = _as_groups(copy, leading, split, has_groups)
         views[name] = view
@@ -230,7 +230,7 @@ def _as_groups(tensor: Tensor, leading: Sequence[int], split: int, has_groups: b
     return tensor.as_strided(extents, strides)
 
 
-def _is_settled(view: Tensor) -> bool:
+def _is_well_aligned(view: Tensor) -> bool:
     """Whether the compiler can prove as much about the alignment of a view as about that of a new tensor."""
     hidden = view.shape[-1]
     return not view.data_ptr() & POINTER_MASK and alignment_of(hidden, *view.stride()[:-1]) == alignment_of(hidden)

@@ -20,7 +20,7 @@ from normtune.kernels.calling.arguments import check, check_flag, check_kind, nu
 from normtune.kernels.calling.autograd import apply
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.eager import new_of
-from normtune.kernels.calling.layout import PLAIN
+from normtune.kernels.calling.layout import PLAIN_TYPES
 from normtune.kernels.calling.operation import Operation, picking
 from normtune.kernels.calling.torch_ops import TorchOps, define, registration_of
 
@@ -29,7 +29,7 @@ is_compiling = torch.compiler.is_compiling
 modes = torch._C._len_torch_dispatch_stack
 transforms = torch._C._are_functorch_transforms_active
 is_traced = torch._C._get_tracing_state
-_PLAIN_OR_NONE = PLAIN | {type(None)}
+_PLAIN_OR_NONE = PLAIN_TYPES | {type(None)}
 
 
 class Op:
@@ -141,12 +141,12 @@ class Op:
         if any(first is other for other in others):  # compilers would give each its own memory
             names = " and ".join(operation.in_place.values())
             raise ValueError(f"{names} share memory: expected tensors apart, as results are written into both")
-        settled = self._derived(tensors, scalars)
-        check(operation, tensors, settled)
+        numbers = self._derived(tensors, scalars)
+        check(operation, tensors, numbers)
         if compiled.way_of(operation, tensors[0], False, batch_invariant) == "kernel":
-            self.ops.in_place(*tensors, *settled, batch_invariant)
+            self.ops.in_place(*tensors, *numbers, batch_invariant)
             return
-        outputs = dict(zip(operation.outputs, operation.formula.forward(*tensors, *settled), strict=True))
+        outputs = dict(zip(operation.outputs, operation.formula.forward(*tensors, *numbers), strict=True))
         for name, source in operation.in_place.items():
             tensors[operation.inputs.index(source)].copy_(outputs[name])
 
@@ -181,8 +181,8 @@ class Op:
             return self._transformed(tensors, scalars, batch_invariant)
         if not (is_compiling() or modes() or is_traced() or any(map(_intercepts, tensors))):
             # A subclass that does not intercept operations.
-            plain = tuple(None if tensor is None else tensor.as_subclass(Tensor) for tensor in tensors)
-            return self.call(plain, scalars, batch_invariant)
+            base_tensors = tuple(None if tensor is None else tensor.as_subclass(Tensor) for tensor in tensors)
+            return self.call(base_tensors, scalars, batch_invariant)
         if any(map(_is_sharded, tensors)):
             self._register()
         if batch_invariant is None and not (is_compiling() or modes() or is_traced()):
@@ -261,38 +261,38 @@ class ForwardOnlyOp:
     def call(
         self,
         choices: tuple[str, ...],
-        given: Mapping[str, Any],
+        inputs: Mapping[str, Any],
         scalars: Mapping[str, float],
         batch_invariant: bool | None,
     ) -> dict[str, Tensor]:
         """Call the operation of these modes; returns the outputs by name.
 
-        `given` and `scalars` have values for all `inputs` and `scalars`, of which the operation reads its own.
+        `inputs` and `scalars` have a value for each name in the attributes, of which the operation reads its own.
 
         Raises:
             TypeError, ValueError: as `arguments.check`, or the batch-invariant mode is not available.
         """
         if is_compiling():
-            outputs = self.dispatched(choices, given, scalars, batch_invariant)
+            outputs = self.dispatched(choices, inputs, scalars, batch_invariant)
             return dict(zip(self.outputs_of(*choices), outputs, strict=True))
         op = self._op_of(choices)
         operation = op.operation
-        tensors = tuple([given[name] for name in operation.inputs])
+        tensors = tuple([inputs[name] for name in operation.inputs])
         outputs = op.call(tensors, tuple([scalars[name] for name in operation.defaults]), batch_invariant)
         return dict(zip(operation.outputs, outputs, strict=True))
 
     def dispatched(
         self,
         choices: tuple[str, ...],
-        given: Mapping[str, Tensor | None],
+        inputs: Mapping[str, Tensor | None],
         scalars: Mapping[str, float],
         batch_invariant: bool | None,
     ) -> Sequence[Tensor]:
         """The outputs of a call through torch's dispatcher; missing inputs and scalars are those it does not read."""
-        read = [given.get(name) for name in self.inputs]
+        read = [inputs.get(name) for name in self.inputs]
         detached = [None if tensor is None else tensor.detach() for tensor in read]
         numbers = [number(name, scalars.get(name, value)) for name, value in self.scalars.items()]
-        written = given.get(self._written or "")
+        written = inputs.get(self._written or "")
         if written is None:
             outputs: list[Tensor] = self.operator(*detached, *numbers, *choices, batch_invariant)
             return outputs
@@ -307,8 +307,8 @@ class ForwardOnlyOp:
         operation = self.operation_of(*choices)
 
         def dispatched(tensors: Sequence[Any], scalars: Sequence[Any], batch_invariant: bool | None) -> Any:
-            given, numbers = zip(operation.inputs, tensors, strict=True), zip(operation.defaults, scalars, strict=True)
-            return self.dispatched(choices, dict(given), dict(numbers), batch_invariant)
+            inputs, numbers = zip(operation.inputs, tensors, strict=True), zip(operation.defaults, scalars, strict=True)
+            return self.dispatched(choices, dict(inputs), dict(numbers), batch_invariant)
 
         return self._ops.setdefault(choices, Op(operation, dispatched))
 

@@ -212,10 +212,10 @@ class Operation:
         """Whether gradients (..., hidden) and gradients (hidden,) are needed, given `needs_input_grad`."""
         return True in needs[: self._row_inputs], True in needs[self._row_inputs :]
 
-    def divided(self, given: Mapping[str, Tensor | None]) -> tuple[dict[str, Any], dict[str, Tensor | None]]:
+    def divided(self, inputs: Mapping[str, Tensor | None]) -> tuple[dict[str, Any], dict[str, Tensor | None]]:
         """The inputs that a call in place writes, and those that it only reads."""
-        written = {name: given[name] for name in (*self.written, *self.in_place.values())}
-        return written, {name: tensor for name, tensor in given.items() if name not in written}
+        written = {name: inputs[name] for name in (*self.written, *self.in_place.values())}
+        return written, {name: tensor for name, tensor in inputs.items() if name not in written}
 
     def like_of(self, name: str) -> str:
         """The tensor that has the shape and dtype of an output or gradient (..., hidden)."""

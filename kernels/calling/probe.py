@@ -48,15 +48,15 @@ def torch_facts() -> Facts:
     return facts | {"error": "", "gpus": gpus}
 
 
-def ask(facts_of: Callable[[], Facts], timeout: float = TIMEOUT_SECONDS) -> Facts:
+def facts_in_child(facts_of: Callable[[], Facts], timeout: float = TIMEOUT_SECONDS) -> Facts:
     """Facts that a function of a module returns, such as `torch_facts`, collected in a child process.
 
     Returns:
         Result of the function; `missing` if the process died, hung or printed nothing.
     """
     # The child gets the import path of this process.
-    asked = facts_of.__module__, facts_of.__name__
-    code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import answer; answer{asked!r}"
+    names = facts_of.__module__, facts_of.__name__
+    code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import answer; answer{names!r}"
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", code], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout

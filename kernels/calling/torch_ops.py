@@ -67,7 +67,7 @@ class TorchOps:
 
         def launch(*arguments: Any) -> None:
             tensors, (*scalars, mode) = arguments[: self._inputs], arguments[self._inputs :]
-            cached.forward(operation, tensors, tuple(scalars), _settled(mode), False, is_in_place=True)
+            cached.forward(operation, tensors, tuple(scalars), _mode_of(mode), False, is_in_place=True)
 
         def nothing(*arguments: Any) -> None:
             check(operation, arguments[: self._inputs], arguments[self._inputs : -1])
@@ -95,7 +95,7 @@ class TorchOps:
 
     def _call_forward(self, *arguments: Any) -> tuple[Tensor, ...]:
         tensors, (*scalars, mode, is_saving) = arguments[: self._inputs], arguments[self._inputs :]
-        *outputs, _ = self._forward(self._operation, tensors, tuple(scalars), _settled(mode), is_saving)
+        *outputs, _ = self._forward(self._operation, tensors, tuple(scalars), _mode_of(mode), is_saving)
         x = tensors[0]
         shaped = [
             out if out is None or self._operation.axes[name] != ROWS else out.view(x.shape[:-1]) if is_saving else None
@@ -113,8 +113,8 @@ class TorchOps:
             batch_invariant = any(is_marked(named[name]) for name in factors) or is_batch_invariant()
         flat = tuple(tensor.reshape(-1) if name in factors else tensor for name, tensor in named.items())
         inputs = {name: named[name] for name in operation.saved_inputs}
-        settled = operation.scalars_of([named.get(name) for name in operation.inputs], tuple(scalars))
-        plan = CallPlan(operation, inputs, settled, batch_invariant)
+        numbers = operation.scalars_of([named.get(name) for name in operation.inputs], tuple(scalars))
+        plan = CallPlan(operation, inputs, numbers, batch_invariant)
         gradients = cached.backward(flat, plan, needs_rows, needs_columns)
         return tuple(_or_nothing(gradient, read[0]) for gradient in gradients)
 
@@ -170,8 +170,8 @@ class TorchOps:
                 )
             )
             saved = [named[name] for name in operation.saved]
-        given = [torch.zeros_like(present) if gradient is None else gradient for gradient in results]
-        of_inputs = self.gradients(given, saved, ctx.options, ctx.needs_input_grad[: self._inputs])
+        gradients = [torch.zeros_like(present) if gradient is None else gradient for gradient in results]
+        of_inputs = self.gradients(gradients, saved, ctx.options, ctx.needs_input_grad[: self._inputs])
         return (*of_inputs, *(None,) * (len(ctx.options) + 1))
 
     def gradients(
@@ -189,15 +189,15 @@ class TorchOps:
 
     def _backward_gradient(self, ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         operation = self._operation
-        wanted = [
+        needed_gradients = [
             gradient if (ctx.needs_columns if operation.axes[name] == HIDDEN else ctx.needs_rows) else None
             for name, gradient in zip(operation.gradients, gradients, strict=True)
         ]
-        seconds = second_derivatives(operation, ctx.saved_tensors, wanted, ctx.scalars)
+        seconds = second_derivatives(operation, ctx.saved_tensors, needed_gradients, ctx.scalars)
         return (*seconds, *(None,) * (len(ctx.scalars) + 3))
 
 
-def _settled(batch_invariant: bool | None) -> bool:
+def _mode_of(batch_invariant: bool | None) -> bool:
     return is_batch_invariant() if batch_invariant is None else batch_invariant
 
 

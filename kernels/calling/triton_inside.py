@@ -138,7 +138,7 @@ def launches_given_to(take: Callable[[Any, Any], Callable[..., Any]]) -> Iterato
         _takers += 1
         if _takers == 1:
             _usual = KernelInterface.__getitem__
-            KernelInterface.__getitem__ = _taken  # type: ignore[method-assign, assignment]
+            KernelInterface.__getitem__ = _launcher_of  # type: ignore[method-assign, assignment]
     _taking.take = take
     try:
         yield
@@ -150,7 +150,7 @@ def launches_given_to(take: Callable[[Any, Any], Callable[..., Any]]) -> Iterato
                 KernelInterface.__getitem__ = _usual  # type: ignore[method-assign]
 
 
-def _taken(kernel: Any, grid: Any) -> Any:
+def _launcher_of(kernel: Any, grid: Any) -> Any:
     return (getattr(_taking, "take", None) or _usual)(kernel, grid)
 
 
@@ -209,8 +209,8 @@ def undecorated(
         if (configs := getattr(kernel, "configs", None)) is not None:
             names = {name: None for config in configs for name in config.kwargs}
             called = getattr(kernel.base_fn, "__name__", "a kernel")
-            if missing := [name for name in names if name not in knobs]:
-                raise TypeError(f"triton.autotune sets {', '.join(missing)} of {called}: expected a knob of that name")
+            if unset := [name for name in names if name not in knobs]:
+                raise TypeError(f"triton.autotune sets {', '.join(unset)} of {called}: expected a knob of that name")
             for config in configs:
                 if reason := reason_against(config):
                     raise TypeError(f"a config of {called} has {reason}")
@@ -232,8 +232,8 @@ def is_pruned(kernel: Any, args: Sequence[Any], options: Mapping[str, Any], knob
         prune, configs = getattr(kernel, "early_config_prune", None), getattr(kernel, "configs", None)
         if prune and configs:
             of_kernel = {name: knobs[name] for name in {name for one in configs for name in one.kwargs}}
-            given = dict(zip(kernel.arg_names, args, strict=False))
-            return not prune([type(configs[0])(of_kernel, **options_among(knobs))], given, **options)
+            arguments = dict(zip(kernel.arg_names, args, strict=False))
+            return not prune([type(configs[0])(of_kernel, **options_among(knobs))], arguments, **options)
         kernel = getattr(kernel, "fn", None)
     return False
 
@@ -361,12 +361,12 @@ def stopped_before_compiling(hook: Callable[..., bool]) -> Iterator[None]:
         knobs.runtime.jit_cache_hook = before
 
 
-def frontend_code(kernel: Any, compile: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Any, str]:
+def frontend_code(kernel: Any, compile: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, str]:
     """The target, and the optimised TTIR of a specialised kernel without debug information.
 
-    `compile` is the argument of that name which the hook of `stopped_before_compiling` gets, `given` the options in it.
+    `compile` is the argument of that name of the hook of `stopped_before_compiling`, `options` the options in it.
     """
-    return _ttir(kernel, compile["signature"], compile["constants"], compile["configs"][0], given)
+    return _ttir(kernel, compile["signature"], compile["constants"], compile["configs"][0], options)
 
 
 def float_arguments(compiled: Any) -> list[str]:
@@ -381,13 +381,13 @@ def code_with_fp64(compiled: Any, argument: str) -> str:
     return _ttir(source.fn, signature, source.constants, source.attrs, compiled.metadata._asdict())[1]
 
 
-def _ttir(kernel: Any, signature: Any, constants: Any, attributes: Any, given: Mapping[str, Any]) -> tuple[Any, str]:
+def _ttir(kernel: Any, signature: Any, constants: Any, attributes: Any, values: Mapping[str, Any]) -> tuple[Any, str]:
     from triton._C.libtriton import ir
     from triton.compiler import ASTSource, make_backend
 
     target = current_target()
     backend = make_backend(target)
-    options = backend.parse_options({k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+    options = backend.parse_options({k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)

@@ -70,7 +70,7 @@ def _values_of(kernel: Any) -> list[dict[str, int | str]]:
         if any(getattr(one, name, usual) != usual for one in configs) or name == "num_warps"
     }
     parameters = inspect.signature(kernel.base_fn).parameters
-    found = []
+    all_values = []
     for config in configs:
         if reason := reason_against(config):
             raise UsageError(f"a config of {_name_of(kernel)} has {reason}")
@@ -79,11 +79,11 @@ def _values_of(kernel: Any) -> list[dict[str, int | str]]:
             values[name] = config.kwargs[name] if name in config.kwargs else parameters[name].default
             if values[name] is inspect.Parameter.empty:
                 raise UsageError(f"a config of {_name_of(kernel)} has no {name}, and the kernel no default of it")
-        found.append({name: _plain(kernel, name, values[name]) for name in (*names, *options)})
-    return found
+        all_values.append({name: _int_or_name(kernel, name, values[name]) for name in (*names, *options)})
+    return all_values
 
 
-def _plain(kernel: Any, name: str, value: object) -> int | str:
+def _int_or_name(kernel: Any, name: str, value: object) -> int | str:
     if isinstance(value, bool | int):
         return int(value)
     if isinstance(value, str) and value.isidentifier():

@@ -64,8 +64,8 @@ def tensor_of(text: str, axes: tuple[str, ...], sizes: tuple[str, ...]) -> Tenso
     extents = tuple(shape.split(",")) if shape else axes[1:] if role == WEIGHT else axes
     for extent in extents:
         if not _names(extent) <= {*axes, *sizes}:
-            known = ", ".join((*axes, *sizes))
-            raise ValueError(f"{shape!r} is neither a shape (of {known}) nor a dtype ({', '.join(BUFFER_ITEMSIZE)})")
+            names = ", ".join((*axes, *sizes))
+            raise ValueError(f"{shape!r} is neither a shape (of {names}) nor a dtype ({', '.join(BUFFER_ITEMSIZE)})")
     if role not in ROLES:
         raise ValueError(f"role {role!r}: expected one of {', '.join(ROLES)}")
     return TensorText(role, extents, dtype)
@@ -164,12 +164,12 @@ class Declaration:
 
     def tensors(self, problem: Problem) -> tuple[Buffer, ...]:
         """The tensors of a problem; an extent that is not a positive integer (`unfit`) is rounded."""
-        found = []
+        buffers = []
         for name, text in self._texts(problem):
             shape = tuple(max(1, int(_extent(extent, problem))) for extent in text.extents)
             axes = ",".join(text.extents) if {*text.extents} <= problem.sizes.keys() else ""
-            found.append(Buffer(name, shape, text.dtype or problem.dtype, text.role, axes))
-        return tuple(found)
+            buffers.append(Buffer(name, shape, text.dtype or problem.dtype, text.role, axes))
+        return tuple(buffers)
 
     def unfit(self, problem: Problem) -> str:
         """Why a problem is impossible, as an extent is not a positive integer; empty if it is possible."""
@@ -236,10 +236,10 @@ class Declaration:
         """Whether the function passes all knobs to its kernels: it takes a config, and no kernel is decorated."""
         return "config" in self.parameters and not names_decorated_kernels(self.function)
 
-    def call(self, given: Mapping[str, Any], config: Config, problem: Problem, target: Target) -> object:
+    def call(self, values: Mapping[str, Any], config: Config, problem: Problem, target: Target) -> object:
         """Call the function with tensors, scalars and a config, and return its result."""
-        values = {"config": config, "problem": problem, "target": target, **given}
-        return self.function(**{name: values[name] for name in self.parameters if name in values})
+        available = {"config": config, "problem": problem, "target": target, **values}
+        return self.function(**{name: available[name] for name in self.parameters if name in available})
 
     @property
     def launched(self) -> tuple[object, ...]:
@@ -284,13 +284,13 @@ class Declaration:
                 yield f"buffer {name!r} is {one.dtype}: expected inputs=, which gives its values"
         if faults or not reads:
             return
-        known = {
+        input_axes = {
             name for text in texts.values() if text.role in READ for one in text.extents for name in _solved(one, 1)
         }
         yield from (
             f"no input has the axis {axis!r}: expected it in a shape, alone or times an integer"
             for axis in (*self.plane, *self.sizes)
-            if axis not in known
+            if axis not in input_axes
         )
         outputs = [name for name, text in texts.items() if text.role in (OUTPUT, IN_OUT)]
         for name, units in self.tolerance.items():
@@ -301,8 +301,8 @@ class Declaration:
 
     def _of_function(self) -> Iterator[str]:
         expected = {*self.buffers, *self.scalars}
-        for missing in sorted(expected - {*self.parameters, *self.returned}):
-            yield f"the function has no parameter {missing!r}, which is declared"
+        for parameter in sorted(expected - {*self.parameters, *self.returned}):
+            yield f"the function has no parameter {parameter!r}, which is declared"
         for name in [name for name, one in self.parameters.items() if one.default is one.empty]:
             if name not in expected and name not in OTHERS:
                 yield f"the function has a parameter {name!r}: no buffer and no scalar of that name is declared"
@@ -311,23 +311,23 @@ class Declaration:
         takes = _parameters(self.reference)
         if takes is None:
             return
-        given = {*self.scalars}
+        declared = {*self.scalars}
         for name, text in self.buffers.items():
             if not isinstance(text, str) or text.split()[:1] in [[role] for role in READ]:
-                given.add(name)
-        for missing in sorted(given - takes.keys()):
-            yield f"the reference has no parameter {missing!r}: expected the tensors that are read, and the scalars"
+                declared.add(name)
+        for parameter in sorted(declared - takes.keys()):
+            yield f"the reference has no parameter {parameter!r}: expected the tensors that are read, and the scalars"
         for name in [name for name, one in takes.items() if one.default is one.empty]:
-            if name not in given and name not in OF_REFERENCE:
+            if name not in declared and name not in OF_REFERENCE:
                 yield f"the reference has a parameter {name!r}: no input and no scalar of that name is declared"
 
 
 def _parameters(function: Callable[..., object]) -> dict[str, inspect.Parameter] | None:
     """The parameters of a function; None if it has no signature, or takes any keyword."""
     try:
-        found = inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return None
-    if any(one.kind is one.VAR_KEYWORD for one in found.values()):
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         return None
-    return {name: one for name, one in found.items() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
+    return {name: one for name, one in parameters.items() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}

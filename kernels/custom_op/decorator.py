@@ -16,7 +16,7 @@ from normtune.errors import UsageError
 from normtune.kernels.call import ForeignKernel, KernelCall, run
 from normtune.kernels.config import Config, Implementation
 from normtune.kernels.custom_op.declaration import Declaration, Declared
-from normtune.kernels.custom_op.rules import Default, Legal, Rule, beyond, check_legal, named
+from normtune.kernels.custom_op.rules import Default, Legal, Rule, check_legal, named, reason_against_target
 from normtune.kernels.custom_op.spaces import DeclaredSpace, Space
 from normtune.kernels.fake_tensor import FakeTensor
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
@@ -95,21 +95,21 @@ class KernelOperator:
 
     def _call(self, arguments: Sequence[Any], config: Config | None, named: Mapping[str, Any]) -> Any:
         declared, takes = self._declaration, self._declaration.takes
-        given = {**self._scalars, **dict(zip(takes, arguments, strict=False)), **named}
-        if len(arguments) > len(takes) or not declared.needed <= given.keys() <= takes.keys():
+        values = {**self._scalars, **dict(zip(takes, arguments, strict=False)), **named}
+        if len(arguments) > len(takes) or not declared.needed <= values.keys() <= takes.keys():
             raise TypeError(
                 f"{self.spec.name} takes {', '.join(takes)}: got {len(arguments)} values and {sorted(named)}"
             )
         from normtune.kernels.calling.dispatch import config_for, target_of
 
-        first = given[declared.first]
-        spec, problem = self._solved(first.dtype, *[given[name].shape for name in declared.read])
+        first = values[declared.first]
+        spec, problem = self._solved(first.dtype, *[values[name].shape for name in declared.read])
         target = target_of(first)
         if config is None:
             config = config_for(spec, problem, target, first.device.index or 0)
         if isinstance(config, Implementation):
-            return self._implementation(spec, problem, given, first.device, spec.launch(config, problem, target))
-        return _launched(declared, given, config, problem, target)
+            return self._implementation(spec, problem, values, first.device, spec.launch(config, problem, target))
+        return _launched(declared, values, config, problem, target)
 
     def _problem(self, dtype: Any, *shapes: tuple[int, ...]) -> tuple[OperatorSpec, Problem]:
         """The operator at the named integers of a call, and its problem, from the tensors that are read."""
@@ -119,7 +119,7 @@ class KernelOperator:
         return spec, spec.problem(rows, hidden, str(dtype).rpartition(".")[2])
 
     def _implementation(
-        self, spec: OperatorSpec, problem: Problem, given: Mapping[str, Any], device: Any, launch: Any
+        self, spec: OperatorSpec, problem: Problem, values: Mapping[str, Any], device: Any, launch: Any
     ) -> Any:
         import torch
 
@@ -128,8 +128,8 @@ class KernelOperator:
             for one in spec.buffers(problem)
             if one.name in self._declaration.returned
         }
-        scalars = {name: given.get(name, value) for name, value in spec.scalars.items()}
-        run(spec.calls(launch, problem, {**given, **allocated}, None, scalars))
+        scalars = {name: values.get(name, value) for name, value in spec.scalars.items()}
+        run(spec.calls(launch, problem, {**values, **allocated}, None, scalars))
         returned = tuple(allocated.values())
         return returned if len(returned) > 1 else returned[0] if returned else None
 
@@ -202,7 +202,7 @@ def kernel_operator(
         UsageError: the declaration has faults; each is a line of the message.
     """
 
-    def made(function: Callable[..., Any]) -> KernelOperator:
+    def decorate(function: Callable[..., Any]) -> KernelOperator:
         called = name or function.__name__
         declared = Declaration(
             function=function,
@@ -234,7 +234,7 @@ def kernel_operator(
             derived=derived,
             sizes=declared.sizes,
             space=lambda space_name, problem, target: declared.space.at(problem),
-            leaves_out=lambda *asked: is_left_out(*asked) or resolve.is_pruned(*asked),
+            leaves_out=lambda *arguments: is_left_out(*arguments) or resolve.is_pruned(*arguments),
             resolve=resolve,
             default_config=lru_cache(_CALLS)(Default(called, default, some, is_legal)),
             kernel_module=function.__module__,
@@ -248,7 +248,7 @@ def kernel_operator(
         check_legal(is_legal, spec, some)
         return KernelOperator(declared, register(spec))
 
-    return made
+    return decorate
 
 
 @dataclass(frozen=True)
@@ -287,20 +287,20 @@ def _calls_of(
     assert target
     if any(isinstance(tensor, FakeTensor) for tensor in tensors.values()):
         return with_fake_tensors(_recorded(declared, launch.config, problem, target)[1].calls)
-    given = {**tensors, **scalars}
+    values = {**tensors, **scalars}
     if not launch.runs_function:
-        call = partial(declared.call, given, launch.config, problem, target)
+        call = partial(declared.call, values, launch.config, problem, target)
         with _named_errors(declared, launch.config, problem):
             return recorded(call, declared.knobs(launch.config)).calls
     outputs = {one.name: tensors[one.name] for one in spec.buffers(problem) if one.role in (OUTPUT, IN_OUT)}
 
-    def function(**given: Any) -> tuple[Any, ...]:
-        returned = _tuple_of(_launched(declared, given, launch.config, problem, target))
-        found = {**given, **dict(zip(declared.returned, returned, strict=False))}
-        return tuple(found[name] for name in outputs)
+    def function(**arguments: Any) -> tuple[Any, ...]:
+        returned = _tuple_of(_launched(declared, arguments, launch.config, problem, target))
+        results = {**arguments, **dict(zip(declared.returned, returned, strict=False))}
+        return tuple(results[name] for name in outputs)
 
-    taken = {name: value for name, value in given.items() if name not in declared.returned}
-    return [KernelCall(ForeignKernel(function), (1,), tuple(outputs.values()), taken)]
+    options = {name: value for name, value in values.items() if name not in declared.returned}
+    return [KernelCall(ForeignKernel(function), (1,), tuple(outputs.values()), options)]
 
 
 class _Resolver:
@@ -320,7 +320,7 @@ class _Resolver:
             IllegalConfigError: `legal` or the function refuses the config, or the problem is impossible.
             OperatorError: the function raises another error, or contradicts its declaration.
         """
-        if reason := self._unfit(problem) or beyond(config, target):
+        if reason := self._unfit(problem) or reason_against_target(config, target):
             raise IllegalConfigError(reason)
         if not self._legal(config, problem, target):
             raise IllegalConfigError("`legal` of the operator refuses it")
@@ -333,18 +333,18 @@ class _Resolver:
         from normtune.kernels.custom_op.recording import binary_of, launch_of
 
         try:
-            tensors, found = _recorded(self._declared, config, problem, target)
+            tensors, recording = _recorded(self._declared, config, problem, target)
         except IllegalConfigError as error:
             return str(error)
         return RecordedLaunch(
             config,
-            sum(math.prod(call.grid) for call in found.calls),
-            tuple(launch_of(call, tensors) for call in found.calls),
-            tuple(map(binary_of, found.calls)),
+            sum(math.prod(call.grid) for call in recording.calls),
+            tuple(launch_of(call, tensors) for call in recording.calls),
+            tuple(map(binary_of, recording.calls)),
             target=target,
-            runs_function=bool(found.operations or self._declared.returned),
-            operations=found.operations,
-            is_pruned=found.is_pruned,
+            runs_function=bool(recording.operations or self._declared.returned),
+            operations=recording.operations,
+            is_pruned=recording.is_pruned,
         )
 
     def is_pruned(self, config: Config, problem: Problem, target: Target) -> bool:
@@ -365,26 +365,26 @@ def _recorded(
     tensors = {one.name: tensor_without_memory(one.dtype, one.shape) for one in buffers}
     call = partial(declared.call, {**tensors, **declared.scalars}, config, problem, target)
     with _named_errors(declared, config, problem):
-        found = recorded(call, declared.knobs(config), target)
-        if not found.calls:
+        recording = recorded(call, declared.knobs(config), target)
+        if not recording.calls:
             raise ReturnedError("launches nothing: expected kernel[grid](...) of a function of triton.jit")
         if declared.returned:
-            values = _tuple_of(found.returned)
+            values = _tuple_of(recording.returned)
             if len(values) != len(declared.returned) or not all(hasattr(one, "shape") for one in values):
                 kinds = ", ".join(type(one).__name__ for one in values if one is not None) or "nothing"
                 raise ReturnedError(f"returns {kinds}: expected {', '.join(declared.returned)}")
             expected = [one for one in buffers if one.name in declared.returned]
             check_returned(dict(zip(declared.returned, values, strict=True)), expected)
-    return tensors, found
+    return tensors, recording
 
 
-def _launched(declared: Declaration, given: Mapping[str, Any], config: Config, problem: Problem, target: Target) -> Any:
+def _launched(declared: Declaration, named: Mapping[str, Any], config: Config, problem: Problem, target: Target) -> Any:
     """Call a declared function with a config and return its result."""
     if declared.passes_knobs:
-        return declared.call(given, config, problem, target)
+        return declared.call(named, config, problem, target)
     from normtune.kernels.custom_op.recording import launched
 
-    return launched(partial(declared.call, given, config, problem, target), declared.knobs(config))
+    return launched(partial(declared.call, named, config, problem, target), declared.knobs(config))
 
 
 def _tuple_of(returned: Any) -> tuple[Any, ...]:

@@ -155,15 +155,15 @@ def _check(call: KernelCall) -> None:
     """Refuse missing and unknown arguments of a kernel, and tensors in the memory of the CPU."""
     name, named = call.kernel.__name__, dict(_named(call))
     takes = _parameters(call.kernel.fn)
-    if missing := [one for one, is_needed in takes.items() if is_needed and one not in named]:
-        raise TypeError(f"{name} is given no {', '.join(missing)}")
+    if absent := [one for one, is_needed in takes.items() if is_needed and one not in named]:
+        raise TypeError(f"{name} is given no {', '.join(absent)}")
     if unknown := sorted(call.options.keys() - takes.keys() - compiler_options()):
         raise TypeError(f"{name} takes no {', '.join(unknown)}, nor does the compiler")
     if len(call.args) > len(takes):
         raise TypeError(f"{name} takes {len(takes)} arguments and is given {len(call.args)}")
-    for argument, given in named.items():
-        value = given.base if is_descriptor(given) else given
-        if isinstance(value, Tensor) and not value.is_meta:
+    for argument, value in named.items():
+        base = value.base if is_descriptor(value) else value
+        if isinstance(base, Tensor) and not base.is_meta:
             raise TypeError(f"the tensor {argument} of {name} is on the CPU: expected device=x.device")
 
 
@@ -174,28 +174,28 @@ def _parameters(function: Callable[..., Any]) -> dict[str, bool]:
 
 
 class _Operations(TorchDispatchMode):
-    def __init__(self, found: list[str]) -> None:
+    def __init__(self, names: list[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._found = found
+        self._names = names
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.name().partition(".")[0]
         if not func.is_view and name not in _ALLOCATIONS:
-            self._found.append(name)
+            self._names.append(name)
         return func(*args, **(kwargs or {}))
 
 
 def with_fake_tensors(calls: Sequence[KernelCall]) -> list[KernelCall]:
     """The calls with fake tensors, which Triton's warm-up takes without torch."""
 
-    def value(given: Any) -> Any:
-        if isinstance(given, Tensor):
+    def value(argument: Any) -> Any:
+        if isinstance(argument, Tensor):
             return FakeTensor(
-                _name(given.dtype), tuple(given.shape), int(given.storage_offset()) * given.element_size()
+                _name(argument.dtype), tuple(argument.shape), int(argument.storage_offset()) * argument.element_size()
             )
-        if is_descriptor(given):
-            return replace(given, base=value(given.base))
-        return tuple(map(value, given)) if type(given) is tuple else given
+        if is_descriptor(argument):
+            return replace(argument, base=value(argument.base))
+        return tuple(map(value, argument)) if type(argument) is tuple else argument
 
     return [
         call._replace(args=tuple(map(value, call.args)), options={name: value(v) for name, v in call.options.items()})
@@ -221,8 +221,8 @@ def launch_of(call: KernelCall, tensors: Mapping[str, Any]) -> Hashable:
     Calls with different launches may share a binary, which is not specialised on the value of every integer.
     """
     names = {id(tensor): name for name, tensor in tensors.items()}
-    given = tuple((name, _value(value, names)) for name, value in _named(call))
-    return _name_of(call.kernel), call.grid, given
+    arguments = tuple((name, _value(value, names)) for name, value in _named(call))
+    return _name_of(call.kernel), call.grid, arguments
 
 
 def _name_of(kernel: Any) -> KernelName:

@@ -67,10 +67,10 @@ class DecoratedReference:
         """The outputs with the values that the operator's reference function returns; errors as `reference`."""
         buffers = self._declared.tensors(problem)
         inputs = {one.name: tensors[one.name] for one in buffers if one.role in READ}
-        given = {name: one.double() if one.is_floating_point() else one for name, one in inputs.items()}
-        wanted = {"problem": problem, "dtype": getattr(torch, problem.dtype)}
-        given |= {name: wanted[name] for name in self._declared.reference_wants}
-        returned = self._declared.reference(**given, **scalars)
+        arguments = {name: one.double() if one.is_floating_point() else one for name, one in inputs.items()}
+        extra = {"problem": problem, "dtype": getattr(torch, problem.dtype)}
+        arguments |= {name: extra[name] for name in self._declared.reference_wants}
+        returned = self._declared.reference(**arguments, **scalars)
         values = returned if isinstance(returned, tuple) and not isinstance(returned, Expected) else (returned,)
         outputs = [one for one in buffers if one.role in (OUTPUT, IN_OUT)]
         if len(values) != len(outputs):
@@ -89,12 +89,12 @@ class DecoratedReference:
         unit = unit_in_last_place(exact, output.dtype)
         units = (error / unit).max().item()
         row = unit_in_last_place(exact.abs().amax(dim=-1, keepdim=True), output.dtype)
-        told = f"{units:.3g} units in the last place"
+        difference = f"{units:.3g} units in the last place"
         if units <= _ROUNDINGS:
             needed = math.ceil(2 * units) / 2
-            return f"{told}, tolerance={{{name!r}: {needed:g}}} allows it if the kernel rounds on the way"
+            return f"{difference}, tolerance={{{name!r}: {needed:g}}} allows it if the kernel rounds on the way"
         if (error / row).max().item() <= _ROUNDINGS:
-            return f"{told}, a reference may take `dtype` and round to it where the kernel does"
+            return f"{difference}, a reference may take `dtype` and round to it where the kernel does"
         return "more than roundings explain"
 
 

@@ -37,19 +37,19 @@ def named(name: str, function: str, rule: Legal) -> Legal:
 class Default:
     """`default_config` of an operator."""
 
-    def __init__(self, name: str, given: Config | Rule | None, configs: KnobProduct | Listed, legal: Legal) -> None:
+    def __init__(self, name: str, default: Config | Rule | None, configs: KnobProduct | Listed, legal: Legal) -> None:
         """Take the operator's name, the declared default, the configs of the space, and their legality."""
         self._config = type(configs[0])
-        own = {knob.name: knob.default for knob in self._config.knobs if knob.default is not None}
-        self._rule = given if callable(given) else None
-        first = [*configs.having(own)[:1]] if given is None or callable(given) else [given]
+        defaults = {knob.name: knob.default for knob in self._config.knobs if knob.default is not None}
+        self._rule = default if callable(default) else None
+        first = [*configs.having(defaults)[:1]] if default is None or callable(default) else [default]
         self._order = [*first, *spread(configs, _MOST_CHECKED)]
         self._name, self._legal = name, legal
 
     def __call__(self, problem: Problem, target: Target) -> Config:
         """The rule's config if legal, else the first config that is legal for all rows, else the first."""
-        if self._rule and self._legal(found := self._ruled(self._rule, problem, target), problem, target):
-            return found
+        if self._rule and self._legal(rule_config := self._ruled(self._rule, problem, target), problem, target):
+            return rule_config
         most = problem._replace(rows=MAX_ROWS)
         legal = (config for config in self._order if self._legal(config, most, target))
         return next(legal, self._order[0])
@@ -57,15 +57,15 @@ class Default:
     def _ruled(self, rule: Rule, problem: Problem, target: Target) -> Config:
         expected = self._config
         try:
-            found: Any = rule(problem, target)
-            if type(found) is not expected:
-                raise ReturnedError(f"returns {found!r}: expected a {expected.__name__}")
+            config: Any = rule(problem, target)
+            if type(config) is not expected:
+                raise ReturnedError(f"returns {config!r}: expected a {expected.__name__}")
         except Exception as error:
             reraise(self._name, "default", error, str(problem))
-        return found
+        return config
 
 
-def beyond(config: Config, target: Target) -> str:
+def reason_against_target(config: Config, target: Target) -> str:
     """Why no kernel can run with a config on a target; empty if some can."""
     threads = target.warp_size * int(getattr(config, "num_warps", 1))
     if threads > target.max_threads:

@@ -17,20 +17,20 @@ def sources_of(function: Callable[..., object]) -> tuple[str, ...]:
     inner = inspect.unwrap(function)
     names = inner.__code__.co_names
     used = inspect.getclosurevars(inner)
-    found, left = [function.__module__], [*used.globals.values(), *used.nonlocals.values()]
-    seen: set[int] = set()
-    while left:
-        one = left.pop()
-        if id(one) in seen:
+    modules, objects = [function.__module__], [*used.globals.values(), *used.nonlocals.values()]
+    ids: set[int] = set()
+    while objects:
+        one = objects.pop()
+        if id(one) in ids:
             continue
-        seen.add(id(one))
+        ids.add(id(one))
         if isinstance(one, ModuleType):
-            left += [vars(one)[name] for name in names if name in vars(one)]
+            objects += [vars(one)[name] for name in names if name in vars(one)]
         name = one.__name__ if isinstance(one, ModuleType) else getattr(inspect.unwrap(one), "__module__", None)
         file = getattr(sys.modules.get(name or ""), "__file__", None) or ""
-        if name and name.partition(".")[0] not in _NO_SOURCES and name not in found and file.endswith(".py"):
-            found.append(name)
-    return found[0], *sorted(found[1:])
+        if name and name.partition(".")[0] not in _NO_SOURCES and name not in modules and file.endswith(".py"):
+            modules.append(name)
+    return modules[0], *sorted(modules[1:])
 
 
 def names_decorated_kernels(function: Callable[..., object]) -> bool:

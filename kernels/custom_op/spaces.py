@@ -25,11 +25,11 @@ class DeclaredSpace:
     """The arguments `config` and `space` of `kernel_operator`."""
 
     config: type[Config]
-    given: Space
+    space: Space
 
     def at(self, problem: Problem) -> KnobProduct | Listed | Drawn:
         """The configs of a problem."""
-        return Drawn(self._drawn, problem) if callable(self.given) else self._listed
+        return Drawn(self._config_of, problem) if callable(self.space) else self._listed
 
     def some(self, problem: Problem) -> KnobProduct | Listed:
         """The configs; of a function that draws them a sample, and the knobs' defaults if each knob has one.
@@ -41,66 +41,66 @@ class DeclaredSpace:
         space = self.at(problem)
         if not isinstance(space, Drawn):
             return space
-        if not (drawn := space.some()):
+        if not (sample := space.some()):
             raise UsageError(f"operator {problem.operator!r}: its space draws no config at {problem}: expected one")
         has_defaults = all(knob.default is not None for knob in self.config.knobs)
-        return Listed([*drawn, *([self.config()] if has_defaults else [])])
+        return Listed([*sample, *([self.config()] if has_defaults else [])])
 
     @cached_property
     def _listed(self) -> KnobProduct | Listed:
         """Of all problems."""
-        assert not callable(self.given)
-        return KnobProduct(self.config, self.given) if isinstance(self.given, Mapping) else Listed(self.given)
+        assert not callable(self.space)
+        return KnobProduct(self.config, self.space) if isinstance(self.space, Mapping) else Listed(self.space)
 
-    def _drawn(self, trial: Any, problem: Problem) -> Config:
+    def _config_of(self, trial: Any, problem: Problem) -> Config:
         """The config that the function draws from a trial.
 
         Raises:
             ReturnedError: the function returns no config and no value for each knob.
         """
-        assert callable(self.given)
-        drawn: Any = self.given(trial, problem)
-        if type(drawn) is not self.config:
+        assert callable(self.space)
+        config: Any = self.space(trial, problem)
+        if type(config) is not self.config:
             kinds = {knob.name: knob.kind for knob in self.config.knobs}
             needed = {knob.name for knob in self.config.knobs if knob.default is None}
-            if not isinstance(drawn, Mapping) or not needed <= drawn.keys() <= kinds.keys():
-                raise ReturnedError(f"returns {drawn!r}: expected a value for each of the knobs {', '.join(kinds)}")
-            for name, value in drawn.items():
+            if not isinstance(config, Mapping) or not needed <= config.keys() <= kinds.keys():
+                raise ReturnedError(f"returns {config!r}: expected a value for each of the knobs {', '.join(kinds)}")
+            for name, value in config.items():
                 if type(value) is not kinds[name]:
                     raise ReturnedError(f"returns {value!r} for {name}: expected {kinds[name].__name__}")
-            drawn = self.config(**drawn)
-        if fault := _unfit(drawn):
+            config = self.config(**config)
+        if fault := _unfit(config):
             raise ReturnedError(f"returns an impossible config: {fault}")
-        return drawn  # type: ignore[no-any-return]
+        return config  # type: ignore[no-any-return]
 
     def faults(self) -> Iterator[str]:
         """The faults of the space, a line each."""
         of_types = [*self._faults_of_types()]
         yield from of_types
-        if not of_types and not callable(self.given):
+        if not of_types and not callable(self.space):
             yield from [f"space: {fault}" for config in self._of_each_value() if (fault := _unfit(config))][:1]
 
     def _faults_of_types(self) -> Iterator[str]:
-        knobs, given = self.config.knobs, self.given
-        if callable(given):
+        knobs, space = self.config.knobs, self.space
+        if callable(space):
             try:
-                inspect.signature(given).bind(None, None)
+                inspect.signature(space).bind(None, None)
             except TypeError:
                 yield "space is a function that does not take (trial, problem): expected one that does"
             return
-        if not isinstance(given, Mapping):
-            if not isinstance(given, Sequence):
-                yield f"space is a {type(given).__name__}: expected a list of configs, or values by knob"
-            elif wrong := [one for one in given if type(one) is not self.config]:
+        if not isinstance(space, Mapping):
+            if not isinstance(space, Sequence):
+                yield f"space is a {type(space).__name__}: expected a list of configs, or values by knob"
+            elif wrong := [one for one in space if type(one) is not self.config]:
                 yield f"space has {wrong[0]!r}: expected configs of {self.config.__name__}"
-            elif not given:
+            elif not space:
                 yield "space is empty: expected a config or more"
             return
-        if set(given) != {knob.name for knob in knobs}:
+        if set(space) != {knob.name for knob in knobs}:
             names = ", ".join(knob.name for knob in knobs)
-            yield f"space has {', '.join(given) or 'nothing'}: expected the knobs {names}"
+            yield f"space has {', '.join(space) or 'nothing'}: expected the knobs {names}"
         for knob in knobs:
-            values = given.get(knob.name)
+            values = space.get(knob.name)
             if values is None:
                 continue
             is_list = isinstance(values, Sequence) and not isinstance(values, str)  # a text would be its letters
@@ -109,11 +109,11 @@ class DeclaredSpace:
 
     def _of_each_value(self) -> Iterator[Config]:
         """Configs in which each value of each knob occurs."""
-        if not isinstance(self.given, Mapping):
+        if not isinstance(self.space, Mapping):
             yield from self._listed
             return
-        first = {name: values[0] for name, values in self.given.items()}
-        for name, values in self.given.items():
+        first = {name: values[0] for name, values in self.space.items()}
+        for name, values in self.space.items():
             yield from (self.config(**first | {name: value}) for value in values)
 
 

@@ -17,7 +17,7 @@ from normtune.kernels.calling.autograd import apply
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.cached import forward_of_three
 from normtune.kernels.calling.fallback import machine_epsilon
-from normtune.kernels.calling.layout import PLAIN
+from normtune.kernels.calling.layout import PLAIN_TYPES
 from normtune.kernels.calling.op import Op, is_compiling, is_traced, modes, transforms
 from normtune.kernels.fused_add_rms_norm.decomposition import FusedAddDecomposition
 from normtune.kernels.fused_add_rms_norm.spec import fused_add_rms_norm_backward, fused_add_rms_norm_forward
@@ -100,9 +100,9 @@ def fused_add_rms_norm(
         return x, residual
     if (
         is_compiling()
-        or type(x) not in PLAIN
-        or type(residual) not in PLAIN
-        or (weight is not None and type(weight) not in PLAIN)
+        or type(x) not in PLAIN_TYPES
+        or type(residual) not in PLAIN_TYPES
+        or (weight is not None and type(weight) not in PLAIN_TYPES)
         or (type(eps) is not float and eps is not None)
         or type(offset) is not float
         or reuse_dy is not False

@@ -48,8 +48,8 @@ class ForwardDecomposition:
 
     def forward(self, *arguments: Any) -> tuple[Tensor, ...]:
         """Takes the fields of `Tensors`, eps and offset; returns the fused tensor, in place nothing."""
-        *given, eps, offset = arguments
-        tensors = Tensors(*given)
+        *inputs, eps, offset = arguments
+        tensors = Tensors(*inputs)
         problem = Problem(self._key, 1, tensors.weight_q.shape[0])
         fused = forward(problem, tensors, eps, offset)
         if Place.of(problem) is Place.NEW:
@@ -71,8 +71,8 @@ class BackwardDecomposition:
         Returns:
             The gradient of qkv and, unless the key leaves it out, those of both weights, (2, head) in the wide dtype.
         """
-        *given, eps, offset = arguments
-        tensors = Tensors(*given)
+        *inputs, eps, offset = arguments
+        tensors = Tensors(*inputs)
         problem = Problem(self._key, 1, tensors.weight_q.shape[0])
         dqkv, dweights = backward(problem, dout, tensors, eps, offset)
         return (dqkv, dweights) if Dweight.of(problem) is Dweight.COMPUTED else (dqkv,)
@@ -93,10 +93,10 @@ def forward(problem: Problem, tensors: Tensors, eps: float, offset: float) -> Te
     if heads.rotary:
         cos, sin = _of_elements(problem, tensors, x.dtype)
         rotated = norm[..., : heads.rotary].to(x.dtype)
-        own, other = rotated * cos, _partners(problem, rotated) * sin
+        of_element, of_partner = rotated * cos, _partners(problem, rotated) * sin
         if RotationProducts.of(problem) is RotationProducts.ROUNDED:
-            own, other = own.to(dtype).to(x.dtype), other.to(dtype).to(x.dtype)
-        norm = torch.cat([(own + other).to(dtype), norm[..., heads.rotary :]], -1)
+            of_element, of_partner = of_element.to(dtype).to(x.dtype), of_partner.to(dtype).to(x.dtype)
+        norm = torch.cat([(of_element + of_partner).to(dtype), norm[..., heads.rotary :]], -1)
     return torch.cat([norm, every[..., end:, :]], -2).flatten(-2)
 
 
@@ -134,15 +134,15 @@ def _weights(heads: Heads, tensors: Tensors, dtype: torch.dtype, offset: float) 
 
 def _of_elements(problem: Problem, tensors: Tensors, dtype: torch.dtype) -> list[Tensor]:
     """Cosines and sines (..., 1, rotary), one for each rotated element of a token."""
-    found = []
+    of_elements = []
     for table in (tensors.cos, tensors.sin):
         assert table is not None
         shape = (*tensors.qkv.shape[:-1], table.shape[-1])
         rows = table.view(shape) if tensors.positions is None else table[tensors.positions.long()]
         if Tables.of(problem) is Tables.PAIRS:
             rows = torch.cat([rows, rows], -1) if Rotary.of(problem) is Rotary.NEOX else rows.repeat_interleave(2, -1)
-        found.append(rows.to(dtype).unsqueeze(-2))
-    return found
+        of_elements.append(rows.to(dtype).unsqueeze(-2))
+    return of_elements
 
 
 def _partners(problem: Problem, rotated: Tensor) -> Tensor:

@@ -102,13 +102,13 @@ def qk_norm(
         TypeError: a tensor is none, or a number, flag or name is something else.
         ValueError: another property is wrong; the message names the argument and its value. Nothing was launched.
     """
-    given = (qkv, weight_q, weight_k, cos, sin, positions)
-    if has_torch_function_variadic(*given):
+    inputs = (qkv, weight_q, weight_k, cos, sin, positions)
+    if has_torch_function_variadic(*inputs):
         options: dict[str, Any] = {"cos": cos, "sin": sin, "positions": positions, "rotary_dim": rotary_dim}
         options |= {"rotary_style": rotary_style, "casting": casting, "rotation": rotation}
         options |= {"in_place": in_place, "batch_invariant": batch_invariant}
         return handle_torch_function(  # type: ignore[no-any-return]
-            qk_norm, given, qkv, weight_q, weight_k, heads_q, heads_k, eps, offset, **options
+            qk_norm, inputs, qkv, weight_q, weight_k, heads_q, heads_k, eps, offset, **options
         )
     for name, value in (("rotary_style", rotary_style), ("casting", casting), ("rotation", rotation)):
         check_choice(name, value, _CHOICES[name])

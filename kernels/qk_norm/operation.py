@@ -47,10 +47,10 @@ class HeadsOperation(Operation):
         """What the kernels take, for errors."""
         return super().kernels_take.replace("rows", "heads")
 
-    def divided(self, given: Mapping[str, Tensor | None]) -> tuple[dict[str, Any], dict[str, Tensor | None]]:
+    def divided(self, inputs: Mapping[str, Tensor | None]) -> tuple[dict[str, Any], dict[str, Tensor | None]]:
         """The query and key heads of qkv, which a call in place writes, and the tensors that it only reads."""
-        read = dict(given)
-        qkv, weight = read.pop("qkv"), given["weight_q"]
+        read = dict(inputs)
+        qkv, weight = read.pop("qkv"), inputs["weight_q"]
         assert qkv is not None and weight is not None
         problem = self.forward.problem(1, 1, "float32", self.variants[self.forward.name][True])
         columns = heads_of(problem).written * weight.shape[0]
@@ -156,7 +156,7 @@ def dispatched(
             inside = "inside of a transform of torch.func or a forward-mode derivative"
             raise ValueError(f"{named} is on {inside}: expected it off")
         op = op_of(*sizes, _heads(tensors), variant)
-        return op.operation.formula.forward(*_given(tensors), *scalars)  # type: ignore[no-any-return]
+        return op.operation.formula.forward(*_without_none(tensors), *scalars)  # type: ignore[no-any-return]
     if is_in_place:
         in_place(*tensors, *sizes, *scalars, variant, batch_invariant)
         return ()
@@ -173,7 +173,7 @@ def _heads(tensors: Sequence[Any]) -> int:
     return tensors[0].shape[-1] // tensors[1].shape[0]  # type: ignore[no-any-return]
 
 
-def _given(tensors: Sequence[Any]) -> tuple[Any, ...]:
+def _without_none(tensors: Sequence[Any]) -> tuple[Any, ...]:
     return tuple([tensor for tensor in tensors if tensor is not None])
 
 
@@ -190,7 +190,7 @@ def _launched(arguments: tuple[Any, ...]) -> Sequence[Any]:
     tensors, (*sizes, eps, offset, variant, mode) = arguments[:_COUNT], arguments[_COUNT:]
     mode = is_batch_invariant() if mode is None else mode
     operation = op_of(*sizes, _heads(tensors), variant).operation
-    return cached.forward(operation, _given(tensors), (eps, offset), mode, False)
+    return cached.forward(operation, _without_none(tensors), (eps, offset), mode, False)
 
 
 def _call_backward(dout: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -198,7 +198,7 @@ def _call_backward(dout: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tenso
     mode = is_batch_invariant() if mode is None else mode
     qkv, *weights = tensors[:3]
     operation = _backward_of(*sizes, _heads(tensors), variant, needs_dweight)
-    read = dout.to(qkv.dtype), *_given(tensors)
+    read = dout.to(qkv.dtype), *_without_none(tensors)
     dqkv, *others = cached.forward(operation, read, (eps, offset), mode, False)
     dweights = others[0] if needs_dweight else map(torch.empty_like, weights)
     dweight_q, dweight_k = (
@@ -242,7 +242,7 @@ def _second_gradient(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None
     formula = _backward_of(*sizes, _heads(tensors), variant, True).formula
 
     def gradients_of(leaves: Sequence[Tensor]) -> Sequence[Tensor]:
-        dqkv, dweights = formula.forward(*leaves, *_given(tensors[3:]), eps, offset)
+        dqkv, dweights = formula.forward(*leaves, *_without_none(tensors[3:]), eps, offset)
         return dqkv, *(dweight.to(weight.dtype) for dweight, weight in zip(dweights, leaves[2:], strict=True))
 
     inner = gradients_through(gradients_of, ctx.saved_tensors[:4], gradients)

@@ -84,9 +84,9 @@ def _gradients(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offs
         cos, sin = (_of_elements(problem, tensors[name].double(), tensors.get("positions")) for name in ("cos", "sin"))
         head, rest = dy[..., : heads.rotary], dy[..., heads.rotary :]
         # The sine is that of the other element, to which this one has contributed.
-        own, other = head * cos, (head * sin)[..., partners]
-        size = torch.cat([own.abs() + other.abs(), rest.abs()], -1)
-        dy = torch.cat([own - sign * other, rest], -1)
+        of_element, of_partner = head * cos, (head * sin)[..., partners]
+        size = torch.cat([of_element.abs() + of_partner.abs(), rest.abs()], -1)
+        dy = torch.cat([of_element - sign * of_partner, rest], -1)
     rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
     xhat, weight = x * rstd, _weights(heads, tensors, offset)
     dx = rstd * (dy * weight - xhat * (dy * weight * xhat).mean(-1, keepdim=True))
@@ -134,13 +134,13 @@ def _rotated(
     partners, sign = _partners(problem, norm.device)
     rotary = heads_of(problem).rotary
     head, rest = norm[..., :rotary], norm[..., rotary:]
-    own, other = head * cos, head[..., partners] * sin
-    value = own + sign * other
+    of_element, of_partner = head * cos, head[..., partners] * sin
+    value = of_element + sign * of_partner
     error = tolerance[..., :rotary]
     allowed = error * cos.abs() + error[..., partners] * sin.abs() + unit_in_last_place(value, dtype)
-    allowed += 4 * FLOAT32_EPSILON * (own.abs() + other.abs())
+    allowed += 4 * FLOAT32_EPSILON * (of_element.abs() + of_partner.abs())
     if RotationProducts.of(problem) is RotationProducts.ROUNDED:
-        allowed += unit_in_last_place(own, dtype) + unit_in_last_place(other, dtype)
+        allowed += unit_in_last_place(of_element, dtype) + unit_in_last_place(of_partner, dtype)
     return torch.cat([value, rest], -1), torch.cat([allowed, tolerance[..., rotary:]], -1)
 
 

@@ -20,7 +20,7 @@ from normtune.kernels.calling.autograd import apply
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.cached import forward_of_two
 from normtune.kernels.calling.fallback import keeps_subnormal, machine_epsilon
-from normtune.kernels.calling.layout import PLAIN
+from normtune.kernels.calling.layout import PLAIN_TYPES
 from normtune.kernels.calling.op import Op, is_compiling, is_proxy, is_traced, modes, transforms
 from normtune.kernels.calling.operation import Operation, Way
 from normtune.kernels.rms_norm.decomposition import RMSNormDecomposition
@@ -90,8 +90,8 @@ def _form(op: Op) -> Callable[..., Tensor]:
     ) -> Tensor:
         if (
             is_compiling()
-            or type(x) not in PLAIN
-            or (weight is not None and type(weight) not in PLAIN)
+            or type(x) not in PLAIN_TYPES
+            or (weight is not None and type(weight) not in PLAIN_TYPES)
             or (type(eps) is not float and eps is not None)
             or type(offset) is not float
             or reuse_dy is not False
@@ -184,21 +184,21 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
         TypeError: x or weight is not a tensor, eps or offset not a number, or reuse_dy not a bool.
         ValueError: another argument is wrong; the message names it and its value. Nothing was launched.
     """
-    if not named and len(arguments) > 1 and type(arguments[1]) in PLAIN:
+    if not named and len(arguments) > 1 and type(arguments[1]) in PLAIN_TYPES:
         return _rms_norm(*arguments)
     call = _rms_norm
-    if not named and len(arguments) > 2 and type(arguments[1]) is tuple and type(arguments[2]) in PLAIN:
+    if not named and len(arguments) > 2 and type(arguments[1]) is tuple and type(arguments[2]) in PLAIN_TYPES:
         input, shape, weight, *options = arguments
         # Other shapes of the weight, of several dimensions or wrong, are for `_over_shape`.
-        if type(input) in PLAIN and list(map(type, shape)) == [int] and weight.shape == shape == input.shape[-1:]:
+        if type(input) in PLAIN_TYPES and list(map(type, shape)) == [int] and weight.shape == shape == input.shape[-1:]:
             return call(input, weight, *(options or (None,)))
     if "casting" in named:
         casting = named["casting"]
         check_choice("casting", casting, CALLS)
         call = FORMS[casting]
-    given = (*arguments, *named.values())
-    if has_torch_function(given) and any(map(is_proxy, given)):
-        return handle_torch_function(rms_norm, given, *arguments, **named)  # type: ignore[no-any-return]
+    values = (*arguments, *named.values())
+    if has_torch_function(values) and any(map(is_proxy, values)):
+        return handle_torch_function(rms_norm, values, *arguments, **named)  # type: ignore[no-any-return]
     named.pop("casting", None)
     second = arguments[1] if len(arguments) > 1 else None
     if (second is None or isinstance(second, Tensor)) and "input" not in named and "normalized_shape" not in named:
@@ -333,5 +333,5 @@ class RMSNorm(torch.nn.RMSNorm):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Also accept the state of a pickled module of torch."""
-        missing = {"offset": 0.0, "batch_invariant": None, "casting": "gemma", "reuse_dy": False}
-        super().__setstate__(missing | state)  # type: ignore[no-untyped-call]
+        defaults = {"offset": 0.0, "batch_invariant": None, "casting": "gemma", "reuse_dy": False}
+        super().__setstate__(defaults | state)  # type: ignore[no-untyped-call]

@@ -218,6 +218,6 @@ class RMSNormGated(torch.nn.Module):
         parts = [f"{self.hidden_size}, eps={self.eps}"]
         usual = {"offset": 0.0, "norm_before_gate": True, "group_size": None, "rounding": "float32"}
         for name, value in {**usual, "batch_invariant": None, "reuse_dy": False}.items():
-            if (own := getattr(self, name)) != value:
-                parts.append(f"{name}={own!r}")
+            if (current := getattr(self, name)) != value:
+                parts.append(f"{name}={current!r}")
         return ", ".join(parts)

@@ -152,7 +152,7 @@ def _backward(
     of_du = (_ROUNDINGS + gate.error) * terms + size * xhat.abs() * of_mean
     tiny = _UNDERFLOW * (1 + (dy * weight).abs()) * (1 + size) * (1 + x.abs()) * (1 + size * x.abs())
     dx = du * gate.before
-    found = {"dx": (dx, of_du * gate.before.abs() + gate.error * dx.abs() + tiny)}
+    with_errors = {"dx": (dx, of_du * gate.before.abs() + gate.error * dx.abs() + tiny)}
     if Gate.of(problem) is Gate.PRESENT:
         if Order.of(problem) is Order.GATE_FIRST:
             factor, of_factor = du * x, of_du * x.abs()
@@ -161,9 +161,9 @@ def _backward(
             of_factor = _ROUNDINGS * factor.abs()
         dz = factor * gate.derivative
         error = of_factor * gate.derivative.abs() + factor.abs() * gate.derivative_error + _ROUNDINGS * dz.abs()
-        found["dz"] = (dz, error + tiny)
+        with_errors["dz"] = (dz, error + tiny)
     expected = {
-        name: Expected(value, unit_in_last_place(value, dtype) + error) for name, (value, error) in found.items()
+        name: Expected(value, unit_in_last_place(value, dtype) + error) for name, (value, error) in with_errors.items()
     }
     if Dweight.of(problem) is Dweight.COMPUTED:
         part = product * xhat

@@ -51,13 +51,13 @@ def outputs(
     `x` and `residual` are (rows, hidden); a weight that is None leaves rows normalized; `scale` (1,) is that of the
     scaling `static`.
     """
-    found: dict[str, Tensor] = {}
+    by_name: dict[str, Tensor] = {}
     wide = x.float().contiguous()  # torch sums in an order that depends on strides
     if residual is not None:
         wide = wide + residual.float()
-        found["sum"] = wide.to(x.dtype)
+        by_name["sum"] = wide.to(x.dtype)
         if modes.rounds_sum:
-            wide = found["sum"].float()
+            wide = by_name["sum"].float()
     squares = wide.square()
     # torch divides a single row among threads and would sum it in another order than one of several rows.
     means = (squares.expand(2, -1) if squares.shape[0] == 1 else squares).mean(-1, keepdim=True)[: squares.shape[0]]
@@ -70,11 +70,11 @@ def outputs(
     if modes.rounds_norm:
         norm = norm.to(x.dtype).float()
     if modes.has_rstd:
-        found["rstd"] = rstd.reshape(-1)
+        by_name["rstd"] = rstd.reshape(-1)
     if modes.has_y:
-        found["y"] = norm.to(x.dtype)
+        by_name["y"] = norm.to(x.dtype)
     if modes.has_amax:
-        found["amax"] = norm.abs().amax().reshape(1) if norm.numel() else x.new_zeros(1, dtype=torch.float32)
+        by_name["amax"] = norm.abs().amax().reshape(1) if norm.numel() else x.new_zeros(1, dtype=torch.float32)
     blocks = norm.unsqueeze(1)
     if modes.scaling == "block":
         hidden = norm.shape[1]
@@ -83,15 +83,15 @@ def outputs(
         assert scale is not None
         wide_scale = scale
     elif modes.scaling == "tensor":
-        wide_scale = found["scale"] = found["amax"].clamp(min=least_amax) / modes.largest
+        wide_scale = by_name["scale"] = by_name["amax"].clamp(min=least_amax) / modes.largest
     else:
         wide_scale = blocks.abs().amax(2, keepdim=True).clamp(min=least_amax) / modes.largest
-        found["scale"] = stored(modes, wide_scale.squeeze(2))
+        by_name["scale"] = stored(modes, wide_scale.squeeze(2))
     q = (blocks * wide_scale.reciprocal()).clamp(-modes.largest, modes.largest).to(getattr(torch, modes.q_dtype))
-    found["q"] = q.flatten(1)[:, : norm.shape[1]].contiguous()
+    by_name["q"] = q.flatten(1)[:, : norm.shape[1]].contiguous()
     if modes.has_transpose:
-        found["q_t"] = transposed(found["q"])
-    return found
+        by_name["q_t"] = transposed(by_name["q"])
+    return by_name
 
 
 def stored(modes: QuantizeModes, scale: Tensor) -> Tensor:

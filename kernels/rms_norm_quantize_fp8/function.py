@@ -154,21 +154,21 @@ def rms_norm_quantize_fp8(
     """
     tensors = (x, weight, residual, scale, amax)
     if has_torch_function_variadic(*tensors):
-        given: dict[str, Any] = {"eps": eps, "offset": offset, "scale": scale, "scaling": scaling, "dtype": dtype}
-        given |= {"residual": residual, "round_sum": round_sum, "rounding": rounding, "layout": layout}
-        given |= {"return_amax": return_amax, "amax": amax, "return_y": return_y, "return_rstd": return_rstd}
-        given |= {"return_transpose": return_transpose, "least_amax": least_amax}
-        given |= {"batch_invariant": batch_invariant}
-        result: Quantized = handle_torch_function(rms_norm_quantize_fp8, tensors, x, weight, **given)
+        options: dict[str, Any] = {"eps": eps, "offset": offset, "scale": scale, "scaling": scaling, "dtype": dtype}
+        options |= {"residual": residual, "round_sum": round_sum, "rounding": rounding, "layout": layout}
+        options |= {"return_amax": return_amax, "amax": amax, "return_y": return_y, "return_rstd": return_rstd}
+        options |= {"return_transpose": return_transpose, "least_amax": least_amax}
+        options |= {"batch_invariant": batch_invariant}
+        result: Quantized = handle_torch_function(rms_norm_quantize_fp8, tensors, x, weight, **options)
         return result
     read = {"x": x, "weight": weight, "residual": residual, "scale": scale, "amax": amax}
     is_graded = return_y is True and needs_gradient(read)
     returned = (return_amax, return_y, is_graded if return_rstd is False else return_rstd, return_transpose)
     choice = (scaling, dtype, rounding, layout, round_sum, *returned, residual is not None, amax is not None)
     try:
-        modes, choices = _settled(*choice) if torch.compiler.is_compiling() else _kept_settled(*choice)
+        modes, choices = _checked_settings(*choice) if torch.compiler.is_compiling() else _kept_settings(*choice)
     except TypeError:  # also of values that cannot be kept
-        modes, choices = _settled(*choice)
+        modes, choices = _checked_settings(*choice)
     _check_scale(modes, scale)
     if amax is not None:
         _check_one("amax", amax)
@@ -182,13 +182,13 @@ def rms_norm_quantize_fp8(
     read["amax"] = None if amax is None else amax.view(1)
     scalars = {"eps": eps, "offset": offset, "least_amax": least_amax}
     call = straight_through if is_graded else QUANTIZE.call
-    made = _quantized(modes, call(choices, read, scalars, batch_invariant), x, scale, amax)
+    quantized = _quantized(modes, call(choices, read, scalars, batch_invariant), x, scale, amax)
     if return_transpose and not modes.has_transpose:
-        made = made._replace(q_t=transpose_fp8(made.q.view(-1, x.shape[-1])))
-    return made._replace(rstd=None) if is_graded and not return_rstd else made
+        quantized = quantized._replace(q_t=transpose_fp8(quantized.q.view(-1, x.shape[-1])))
+    return quantized._replace(rstd=None) if is_graded and not return_rstd else quantized
 
 
-def _settled(
+def _checked_settings(
     scaling: str,
     dtype: torch.dtype,
     rounding: str,
@@ -206,12 +206,12 @@ def _settled(
     Raises:
         TypeError, ValueError: an argument is wrong.
     """
-    for name, value, known in (
+    for name, value, allowed in (
         ("scaling", scaling, SCALINGS),
         ("rounding", rounding, tuple(ROUNDINGS)),
         ("layout", layout, tuple(LAYOUTS)),
     ):
-        check_choice(name, value, known)
+        check_choice(name, value, allowed)
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype is {dtype!r}: expected one of {', '.join(map(str, _DTYPES))}")
     if dtype not in _DTYPES:
@@ -244,8 +244,8 @@ def _settled(
 
 
 # Compilers call it instead of tracing it and its caches, since the result depends on strings, flags and a dtype only.
-_settled._dynamo_marked_constant = True  # type: ignore[attr-defined]
-_kept_settled = lru_cache(typed=True)(_settled)  # 1 is no flag, though equal to True
+_checked_settings._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_kept_settings = lru_cache(typed=True)(_checked_settings)  # 1 is no flag, though equal to True
 
 
 def _check_scale(modes: QuantizeModes, scale: Any) -> None:

@@ -83,11 +83,11 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, choices: Any, names: Any, scalars: Any, batch_invariant: Any, *inputs: Any) -> Any:
         """The outputs, in order."""
-        given = dict(zip(names, inputs, strict=True))
-        outputs = QUANTIZE.call(choices, given, scalars, batch_invariant)
-        ctx.options = (scalars["eps"], 0.0 if given["weight"] is None else scalars["offset"], batch_invariant)
+        by_name = dict(zip(names, inputs, strict=True))
+        outputs = QUANTIZE.call(choices, by_name, scalars, batch_invariant)
+        ctx.options = (scalars["eps"], 0.0 if by_name["weight"] is None else scalars["offset"], batch_invariant)
         ctx.names, ctx.outputs = names, tuple(outputs)
-        ctx.save_for_backward(outputs.get("sum", given["x"]), given["weight"], outputs["rstd"])
+        ctx.save_for_backward(outputs.get("sum", by_name["x"]), by_name["weight"], outputs["rstd"])
         ctx.mark_non_differentiable(*(tensor for name, tensor in outputs.items() if name not in _GRADED))
         ctx.set_materialize_grads(False)
         return tuple(outputs.values())
@@ -114,21 +114,21 @@ class _StraightThrough(torch.autograd.Function):
 
 def straight_through(
     choices: tuple[str, ...],
-    given: Mapping[str, Tensor | None],
+    inputs: Mapping[str, Tensor | None],
     scalars: Mapping[str, float],
     batch_invariant: bool | None,
 ) -> dict[str, Tensor]:
     """`QUANTIZE.call` with gradients of `y` and `sum`; the modes include the outputs `y` and `rstd`."""
     if batch_invariant is None and not torch.compiler.is_compiling():  # a copied rstd would lose the mark of the mode
         batch_invariant = is_batch_invariant()
-    made = _StraightThrough.apply(  # type: ignore[no-untyped-call]
-        choices, tuple(given), scalars, batch_invariant, *given.values()
+    outputs = _StraightThrough.apply(  # type: ignore[no-untyped-call]
+        choices, tuple(inputs), scalars, batch_invariant, *inputs.values()
     )
-    return dict(zip(QUANTIZE.outputs_of(*choices), made, strict=True))
+    return dict(zip(QUANTIZE.outputs_of(*choices), outputs, strict=True))
 
 
-def needs_gradient(given: Mapping[str, Any]) -> bool:
+def needs_gradient(inputs: Mapping[str, Any]) -> bool:
     """Whether an input of a call needs a gradient."""
     return torch.is_grad_enabled() and any(
-        getattr(given[name], "requires_grad", False) for name in ("x", "weight", "residual")
+        getattr(inputs[name], "requires_grad", False) for name in ("x", "weight", "residual")
     )

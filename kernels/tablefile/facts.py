@@ -22,8 +22,8 @@ def encoded(value: Any) -> Any:
         return [value.text, value.dtype]
     if hasattr(value, "_fields"):
         defaults = value._field_defaults
-        given = zip(value._fields, value, strict=True)
-        return {name: encoded(item) for name, item in given if name not in defaults or item != defaults[name]}
+        fields = zip(value._fields, value, strict=True)
+        return {name: encoded(item) for name, item in fields if name not in defaults or item != defaults[name]}
     if isinstance(value, tuple | list):
         return [encoded(item) for item in value]
     if isinstance(value, dict):

@@ -41,8 +41,8 @@ class LoadedTable(NamedTuple):
         key = Key.parse(operator, dtype)
         key = key if key in self.trees else key.nearest(self.trees)
         if key not in self.trees:
-            known = ", ".join(map(str, self.trees))
-            raise ValueError(f"no table for {operator!r} in {dtype!r}: expected one of {known}")
+            keys = ", ".join(map(str, self.trees))
+            raise ValueError(f"no table for {operator!r} in {dtype!r}: expected one of {keys}")
         if len(shape) != len(self.axes):
             raise ValueError(f"{len(shape)} sizes: expected {', '.join(self.axes)}")
         return choose(self.trees[key], shape, self.axes)

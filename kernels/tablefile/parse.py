@@ -208,8 +208,8 @@ def _decisions(module: ast.Module, axes: tuple[str, ...]) -> Decisions:
     if names & set(class_of_name) or frame.names & {*names, *class_of_name}:
         raise ValueError("a name has another meaning")
     # Python's own names, such as `__annotations__`, which has the type of `TABLES`.
-    if own := sorted(name for name in {*names, *class_of_name} if name.startswith("__") and name.endswith("__")):
-        raise ValueError(f"the name {own[0][:40]}")
+    if reserved := sorted(name for name in {*names, *class_of_name} if name.startswith("__") and name.endswith("__")):
+        raise ValueError(f"the name {reserved[0][:40]}")
     return Decisions(tree_of_key, _measured(measured, axes, tree_of_key), axes)
 
 

@@ -90,14 +90,14 @@ class TableSelection(NamedTuple):
         Functions measured for the key come before those measured for another dtype or variant. A batch-invariant key
         has a function at every number of rows: the last ones are those measured at the most rows.
         """
-        found = [
+        functions = [
             function for families, load in self.tables if key.family in families for function in bounded(load(), key)
         ]
-        found.sort(key=lambda function: not function.is_of_key)
+        functions.sort(key=lambda function: not function.is_of_key)
         if key.is_batch_invariant:
-            by_rows = sorted(found, key=lambda function: -function.box[0].most)
-            found += [function.at_all_rows for function in by_rows]
-        return tuple(found)
+            by_rows = sorted(functions, key=lambda function: -function.box[0].most)
+            functions += [function.at_all_rows for function in by_rows]
+        return tuple(functions)
 
     def answer(self, key: Key) -> Callable[..., Config | None]:
         """A function of the sizes of a shape that returns the config of the table that answers there, if any."""

@@ -33,7 +33,7 @@ def syntax(code: str) -> str:
     Python is returned unchanged.
     """
     try:
-        return _plain(parsed(code))
+        return _text(parsed(code))
     except UNREADABLE:
         return code
 
@@ -60,15 +60,15 @@ def has_comments(code: str) -> bool:
     return any(token.type == tokenize.COMMENT for token in tokens)
 
 
-def _plain(node: object) -> str:
+def _text(node: object) -> str:
     match node:
         case list():
-            return f"[{','.join(map(_plain, node))}]"
+            return f"[{','.join(map(_text, node))}]"
         # A bare string is a docstring or has no effect; formatters reindent it and break its lines.
         case ast.Expr(value=ast.Constant(value=str(text))):
             return f"Words({text.split()!a})"
         case ast.AST():
             fields = sorted((name, value) for name, value in ast.iter_fields(node) if name not in _UNSAID)
-            said = (f"{name}={_plain(value)}" for name, value in fields if value is not None and value != [])
+            said = (f"{name}={_text(value)}" for name, value in fields if value is not None and value != [])
             return f"{type(node).__name__}({','.join(said)})"
     return ascii(node)

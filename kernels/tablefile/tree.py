@@ -60,7 +60,7 @@ def threshold_of(axis: str, first: int) -> int:
     return first - (comparison(axis) == "<=")
 
 
-def told(axis: str, threshold: int) -> str:
+def comparison_text(axis: str, threshold: int) -> str:
     """A comparison as text: `rows >= 64`."""
     return f"{axis} {comparison(axis)} {threshold}"
 
@@ -135,16 +135,16 @@ def walk(
     """
     rest = [(tree, box)]
     while rest:
-        node, own = rest.pop()
-        if own.is_empty:
+        node, inner = rest.pop()
+        if inner.is_empty:
             continue
-        yield node, own
+        yield node, inner
         if not isinstance(node, Leaf):
-            low, high = halves(node, own)
+            low, high = halves(node, inner)
             parts = [(node.high, high), (node.low, low)]
             rest += reversed(parts) if as_code and comparison(node.axis) == ">=" else parts
 
 
 def regions(tree: Tree, box: Box) -> Iterator[tuple[Config, Box]]:
     """The config and the box of each leaf within another box, in the order of the code."""
-    return ((node.config, own) for node, own in walk(tree, box, as_code=True) if isinstance(node, Leaf))
+    return ((node.config, inner) for node, inner in walk(tree, box, as_code=True) if isinstance(node, Leaf))

@@ -26,12 +26,12 @@ def trial(resolve: Resolve, config: Config, launch: Launch, problem: Problem, ta
         rows = max(PROGRAMS * launch.block_row * PASSES, PASSES // 2 * launch.slice_row)
         rows += max(1, launch.block_row // 2)
         # With another number of rows the binary may differ: halve or double towards the problem's rows.
-        while (tried := resolve(config, problem._replace(rows=rows), target, None)).binary != launch.binary:
+        while (candidate := resolve(config, problem._replace(rows=rows), target, None)).binary != launch.binary:
             is_more = rows > problem.rows
             rows = rows // 2 if is_more else 2 * rows
             if is_more == (rows <= problem.rows):
                 return problem, launch
-        return problem._replace(rows=rows), tried
+        return problem._replace(rows=rows), candidate
     programs = min(launch.grid, PROGRAMS)
     if not launch.workspace:
         try:

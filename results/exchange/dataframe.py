@@ -20,7 +20,7 @@ from normtune.kernels.fingerprint import UNKNOWN
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, find
 from normtune.kernels.problem import BUFFER_ITEMSIZE, Problem
-from normtune.kernels.undeclared import undeclared
+from normtune.kernels.undeclared import undeclared_spec
 from normtune.results.elsewhere import Columns
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.naming import KNOWN, NEEDED, SAMPLES, Named, dtype_of, named, whole
@@ -79,7 +79,7 @@ def evidence_in(given: Rows, device: Device, columns: Columns, where: Columns) -
     names, variants = frame["operator"].astype(str).tolist(), _texts(frame, "variant", "")
     dtypes = frame["dtype"].astype(str).map(dtype_of).tolist()
     in_file = {Key.parse(name, "").operator for name in dict.fromkeys(names)}
-    specs = {name: find(name) or undeclared(name, Config, tuple(BUFFER_ITEMSIZE)) for name in in_file}
+    specs = {name: find(name) or undeclared_spec(name, Config, tuple(BUFFER_ITEMSIZE)) for name in in_file}
     shapes = (frame[axis].tolist() for axis in NEEDED[2:])
     problems: list[Problem] = _converted(
         zip(names, variants, dtypes, *shapes, strict=True), lambda value, place: _problem(value, specs, rows.row(place))

@@ -27,7 +27,7 @@ def test_a_key_is_that_of_its_text(operator: str, modes: list[str], is_batch_inv
     key = Key(operator, (("n", 8), ("k", 2)), tuple(modes), "float16", is_batch_invariant)
     assert Key.parse(key.text, "float16") == key
     assert key.batch_invariant.usual == key.usual == Key.of(key.operator, "+".join(modes), "float16")
-    assert key.names == (key, key.plain)[: 1 + bool(modes)]
+    assert key.names == (key, key.without_modes)[: 1 + bool(modes)]
 
 
 @given(st.lists(st.tuples(texts, texts)))

@@ -267,11 +267,11 @@ def test_gpus_of_one_name_with_other_limits_are_refused(monkeypatch):
     gpus = [
         {"uuid": f"GPU-{index}", "power_watts": watts, "most_mhz": 1980} for index, watts in enumerate((700, 700, 500))
     ]
-    monkeypatch.setattr(limits, "ask", lambda facts_of, seconds: {"gpus": gpus})
+    monkeypatch.setattr(limits, "facts_in_child", lambda facts_of, seconds: {"gpus": gpus})
     devices.check_limits([Numbered(0), Numbered(1)])
     with pytest.raises(NormtuneError, match=r"cuda:1 128 GiB, 700 W, 1980 MHz; cuda:2 128 GiB, 500 W, 1980 MHz"):
         devices.check_limits([Numbered(0), Numbered(1), Numbered(2)])
-    monkeypatch.setattr(limits, "ask", lambda facts_of, seconds: {"missing": "no NVML"})
+    monkeypatch.setattr(limits, "facts_in_child", lambda facts_of, seconds: {"missing": "no NVML"})
     devices.check_limits([Numbered(0), Numbered(2)])
 
 

@@ -173,7 +173,7 @@ def _against_data(
             evidence,
             options,
             incumbents=in_use,
-            known=decided if options.leaves is not None else {},
+            decisions=decided if options.leaves is not None else {},
         )
         expected = module_text(again, command)
     except (NormtuneError, ValueError, OverflowError) as error:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from normtune.kernels.calling.probe import ask
+from normtune.kernels.calling.probe import facts_in_child
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.tuner.machine.vendor import smi_facts
 
@@ -26,7 +26,7 @@ class Limits(NamedTuple):
 def limits_of(devices: Sequence[Device]) -> list[Limits]:
     """Limits of GPUs of this machine; of replays only the memory."""
     are_here = not all(device.uuid.startswith(REPLAY_PREFIX) for device in devices)
-    facts = ask(smi_facts, _SMI_SECONDS) if are_here else {}
+    facts = facts_in_child(smi_facts, _SMI_SECONDS) if are_here else {}
     gpus = {gpu["uuid"].removeprefix("GPU-"): gpu for gpu in facts.get("gpus", [])}
     found = [gpus.get(device.uuid.removeprefix("GPU-"), {}) for device in devices]
     return [

@@ -8,7 +8,7 @@ measure, without them. A GPU of AMD has to be opened.
 from collections.abc import Collection
 from typing import NamedTuple
 
-from normtune.kernels.calling.probe import Facts, ask
+from normtune.kernels.calling.probe import Facts, facts_in_child
 from normtune.kernels.target import TARGETS, Target
 from normtune.results.records import Device, Run
 from normtune.tuner.device.engine import Identity
@@ -42,7 +42,7 @@ def unopened(names: str | None, regime: str, runs: Collection[Run]) -> list[Name
     """
     listed = names_of(names)
     are_replays = names != ALL and split(listed[0])[0] == "replay"
-    facts = {} if are_replays else ask(driver_facts, _DRIVER_SECONDS)
+    facts = {} if are_replays else facts_in_child(driver_facts, _DRIVER_SECONDS)
     if names == ALL:
         listed = [f"cuda:{index}" for index in range(len(facts.get("gpus", [])))] or [None]
     return [Named(name, _identity(name, regime, runs, facts)) for name in listed]

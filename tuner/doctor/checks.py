@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import normtune
 from normtune.kernels.arguments import checked
-from normtune.kernels.calling.probe import Facts, ask, torch_facts
+from normtune.kernels.calling.probe import Facts, facts_in_child, torch_facts
 from normtune.results.paths import unwritable
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
 from normtune.tuner.machine.packages import package_facts, triton_facts
@@ -77,9 +77,9 @@ def doctor(store: str | os.PathLike[str] | None = None) -> list[Finding]:
     machine = Machine({}, {}, {}, {}, None if store is None else os.fspath(store))
     # In parallel: each child process needs seconds to load a library.
     with ThreadPoolExecutor() as threads:
-        packages, triton = (threads.submit(ask, facts_of) for facts_of in (package_facts, triton_facts))
+        packages, triton = (threads.submit(facts_in_child, facts_of) for facts_of in (package_facts, triton_facts))
         # The driver before torch: otherwise torch's CUDA context would be among the processes on the GPU.
-        drivers = threads.submit(lambda: (ask(smi_facts), ask(torch_facts)))
+        drivers = threads.submit(lambda: (facts_in_child(smi_facts), facts_in_child(torch_facts)))
         machine = machine._replace(packages=packages.result())
         stored = _of_store(machine)
         smi, torch = drivers.result()

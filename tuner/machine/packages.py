@@ -1,4 +1,4 @@
-"""Facts about the packages of this machine, for `kernels.calling.probe.ask`.
+"""Facts about the packages of this machine, for `kernels.calling.probe.facts_in_child`.
 
 In: nothing. Out: the version of Triton and of the dependencies, or why they are missing.
 """

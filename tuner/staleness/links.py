@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from normtune.heuristics.regret.measurements import apart
+from normtune.heuristics.regret.measurements import unlinked_configs
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import find
 from normtune.kernels.problem import Problem
@@ -42,7 +42,7 @@ def without_links(stored: "Stored", evidence: "Evidence", corrected: Mapping[Pai
         (Problem.at(key, shape), config)
         for key in current.measured_keys()
         if (spec := find(key.operator))
-        for shape, configs in apart(current, spec, key).items()
+        for shape, configs in unlinked_configs(current, spec, key).items()
         for config in configs
     ]
     return {pair: stored[pair]._replace(fingerprint=stored[pair].fingerprint + APART) for pair in pairs}

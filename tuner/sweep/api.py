@@ -75,11 +75,11 @@ class Sweep(NamedTuple):
 
     def _repr_html_(self) -> str:
         """The plan, and what was measured."""
-        from normtune.heuristics.report.notebook import shown
+        from normtune.heuristics.report.notebook import html_with_charts
 
         lines = [self.device.label, *(plan_lines(self.outlook) if self.outlook else ())]
         is_measured = not (self.is_dry or self.compiled or self.summary.phases is None)
-        return shown([*lines, *(end_lines(self.summary, None) if is_measured else ())], lambda: ())
+        return html_with_charts([*lines, *(end_lines(self.summary, None) if is_measured else ())], lambda: ())
 
     def to_plain(self) -> dict[str, Any]:
         """The object of `normtune sweep --json`, as JSON values; docs/commands.md describes the keys."""

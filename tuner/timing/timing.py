@@ -229,7 +229,7 @@ class CudaSession(Generic[Label]):
             kernel_calls = self._spec.calls(resolved, self._problem, tensors, workspace, self._spec.scalars)
             for call in kernel_calls:
                 if isinstance(call.kernel, ForeignKernel):
-                    call.kernel.kept = kept
+                    call.kernel.results = kept
             return kernel_calls
 
         def launch_once(tensors: Mapping[str, Tensor]) -> None:

@@ -202,7 +202,7 @@ def test_bounds_beside_a_baseline_that_was_not_timed_everywhere(evidence: Eviden
     known = decisions(parse(text, "x")[0])
     assert known[Key.parse("toy", "bfloat16")].figures.uncompared == count
     assert f"toy bfloat16: {count} shapes not compared with the baseline" in figures(whole)
-    again = fit(evidence, FitOptions(leaves=1), incumbents=beside, known=known)
+    again = fit(evidence, FitOptions(leaves=1), incumbents=beside, decisions=known)
     assert module_text(again, as_command("normtune fit --leaves 1 --baseline x.py")) == text
 
 
@@ -290,7 +290,7 @@ def test_a_dtype_shares_a_function_whose_config_was_not_timed_at_some_shapes(mea
     text = module_text(whole, command)
     assert "; 3 shapes not compared with the baseline" in text
     known = decisions(parse(text, "x")[0])
-    assert module_text(fit(evidence, FitOptions(leaves=2), incumbents=beside, known=known), command) == text
+    assert module_text(fit(evidence, FitOptions(leaves=2), incumbents=beside, decisions=known), command) == text
 
 
 def test_a_function_in_place_of_a_refused_one_has_enough_leaves_and_both_losses_are_told(measure, run, spec) -> None:

@@ -175,17 +175,18 @@ def test_decisions_of_a_header_are_taken_over(measured, penalty) -> None:
     ]
     evidence = measured(*parts, ("", "float32", eight))
     first = module_text(fit(evidence), as_command("normtune fit"))
-    assert module_text(fit(evidence, known=decisions(parse(first, "table")[0])), as_command("normtune fit")) == first
+    again = fit(evidence, decisions=decisions(parse(first, "table")[0]))
+    assert module_text(again, as_command("normtune fit")) == first
     # Even one that the data would not make.
     alone = {Key.parse("toy", dtype): decided(3, cross_validated=0) for dtype in ("bfloat16", "float16", "float32")}
-    functions = fit(evidence, known=alone).functions
+    functions = fit(evidence, decisions=alone).functions
     assert [one.key.dtype for one in functions if one.key.text == "toy"] == ["bfloat16", "float16", "float32"]
 
 
 def test_a_decision_that_cannot_be_taken_over_is_an_error(measured, penalty) -> None:
     known = {Key.parse("toy", "bfloat16"): decided(0)._replace(donor=Key.parse("toy", "int8"))}
     with pytest.raises(NormtuneError, match="toy bfloat16 cannot take the function of toy int8"):
-        fit(measured(("", "bfloat16", penalty)), known=known)
+        fit(measured(("", "bfloat16", penalty)), decisions=known)
 
 
 @pytest.mark.slow
@@ -217,7 +218,7 @@ def test_a_variant_measured_less_widely_takes_the_plain_function(measure, penalt
         (shared,) = found.shared
         assert f"{shared.key} {shared.donor}" == "toy:no_keep bfloat16 toy bfloat16" and shared.cost > 50_000
     header, _ = parse(module_text(found, as_command("normtune fit")), "table")
-    again = fit(evidence, known=decisions(header))
+    again = fit(evidence, decisions=decisions(header))
     assert module_text(again, as_command("normtune fit")) == module_text(found, as_command("normtune fit"))
 
 

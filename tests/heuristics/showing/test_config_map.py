@@ -38,7 +38,7 @@ def printed(lines: list, columns: int = 80) -> list[str]:
 def test_a_shape_shows_the_config_within_a_percent_that_most_shapes_show() -> None:
     # B is best at the first shape by half a percent, and A is nearly as good there; at the last only C is near.
     found = best_map(matrix([[5, 0, 99], [0, 50, 99], [0, 11, 99], [99, 99, 0]], SHAPES), SHAPES)
-    assert found.shown == {(1, 64): A, (4, 64): A, (1, 128): A, (4, 128): C}
+    assert found.config_at == {(1, 64): A, (4, 64): A, (1, 128): A, (4, 128): C}
     assert found.counts == ((A, 3), (C, 1))
     assert found.wins == {A: 2, B: 1, C: 1}
     assert found.losses == {}
@@ -46,7 +46,7 @@ def test_a_shape_shows_the_config_within_a_percent_that_most_shapes_show() -> No
 
 def test_what_has_no_time_is_never_shown() -> None:
     found = best_map(matrix([[None, 0, 3]], [(1, 64)]), [(1, 64), (8, 64)])
-    assert found.shown == {(1, 64): B}
+    assert found.config_at == {(1, 64): B}
     assert found.untimed == {(8, 64)}
 
 

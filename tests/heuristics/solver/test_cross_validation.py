@@ -79,7 +79,7 @@ def test_the_worst_between_sizes_is_of_problems_with_a_time(legality: Legality) 
     regret[at_512, 1], usable[at_512, 0] = 900_000, False
     found = validated(matrix(regret, usable), lambda held_out: [Leaf(CONFIGS[0])], AXES, 1)
     assert found.worst_inside(1) == 200_000
-    assert found.plain[1].mean(1, [3]) == 900_000
+    assert found.plain_axes[1].mean(1, [3]) == 900_000
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import bins, losses
-from normtune.heuristics.solver.crossing import crossed
+from normtune.heuristics.solver.crossing import at_crossings
 from normtune.heuristics.solver.optimum import Optima
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
@@ -38,24 +38,24 @@ def made(few, many, shapes=None, untimed=None, usable=None):
     ],
 )
 def test_a_threshold_moves_to_the_crossing(legality, below: int, above: int, threshold: int) -> None:
-    assert crossed(made([0, above], [below, 0]), legality, TREE) == TREE._replace(threshold=threshold)
+    assert at_crossings(made([0, above], [below, 0]), legality, TREE) == TREE._replace(threshold=threshold)
 
 
 def test_hidden_sizes_of_the_region_count_together_by_weight(legality) -> None:
     shapes = [(rows, hidden) for rows in (1024, 4096) for hidden in (128, 256)]
     matrix = made([0, 0, 70, 25], [10, 75, 0, 0], shapes)
-    assert crossed(matrix, legality, TREE) == TREE
+    assert at_crossings(matrix, legality, TREE) == TREE
     weighted = replace(matrix, weights=np.array([8190, 2, 8190, 2]))
-    assert crossed(weighted, legality, TREE).threshold == 1280
+    assert at_crossings(weighted, legality, TREE).threshold == 1280
     apart = Split("hidden", 128, TREE, TREE)
-    assert crossed(matrix, legality, apart) == Split(
+    assert at_crossings(matrix, legality, apart) == Split(
         "hidden", 128, TREE._replace(threshold=1280), TREE._replace(threshold=3072)
     )
 
 
 def test_an_assumed_time_counts(legality) -> None:
     usable, untimed = [[True, False], [True, True]], [[False, True], [False, False]]
-    assert crossed(made([0, 70], [10, 0], None, untimed, usable), legality, TREE).threshold == 1280
+    assert at_crossings(made([0, 70], [10, 0], None, untimed, usable), legality, TREE).threshold == 1280
 
 
 @pytest.mark.parametrize(
@@ -70,20 +70,20 @@ def test_an_assumed_time_counts(legality) -> None:
     ids=["a time lacks", "no hidden size at both ends", "beyond all sizes", "as fast", "the other way round"],
 )
 def test_a_threshold_of_which_nothing_is_known_stays(legality, matrix: TimingMatrix) -> None:
-    assert crossed(matrix, legality, TREE) == TREE
+    assert at_crossings(matrix, legality, TREE) == TREE
 
 
 def test_a_threshold_stays_where_the_lower_side_would_be_illegal(legality, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = made([0, 25], [75, 0])
     monkeypatch.setattr(Legality, "reaches", lambda self, config, shape: config == MANY or shape[0] < 3072)
-    assert crossed(matrix, legality, TREE).threshold == 3072
+    assert at_crossings(matrix, legality, TREE).threshold == 3072
     monkeypatch.setattr(Legality, "reaches", lambda self, config, shape: config == MANY or shape[0] < 3071)
-    assert crossed(matrix, legality, TREE) == TREE
+    assert at_crossings(matrix, legality, TREE) == TREE
 
 
 def test_all_stay_where_the_tree_would_breach_anything_else(legality, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Legality, "breaches", lambda self, tree: iter([] if tree == TREE else [tree]))
-    assert crossed(made([0, 25], [75, 0]), legality, TREE) == TREE
+    assert at_crossings(made([0, 25], [75, 0]), legality, TREE) == TREE
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
@@ -97,10 +97,10 @@ def test_measured_sizes_keep_their_configs(legality, seed: int) -> None:
     optima = Optima(*bins(matrix, legality), 8)
     tree = optima.tree(8)
     assert tree is not None
-    moved = crossed(matrix, legality, tree)
+    moved = at_crossings(matrix, legality, tree)
     assert losses(matrix, moved) == losses(matrix, tree)
     assert not [*legality.breaches(moved)]
-    assert crossed(matrix, legality, moved) == moved
+    assert at_crossings(matrix, legality, moved) == moved
 
 
 @given(st.integers(1, 2**20), st.integers(2, 64), st.integers(1, 10**6), st.integers(1, 10**6))
@@ -108,7 +108,7 @@ def test_measured_sizes_keep_their_configs(legality, seed: int) -> None:
 def test_the_threshold_is_near_the_crossing(legality, low: int, times: int, below: int, above: int) -> None:
     high = low * times
     matrix = made([0, above], [below, 0], [(low, 128), (high, 128)])
-    threshold = crossed(matrix, legality, TREE._replace(threshold=high)).threshold
+    threshold = at_crossings(matrix, legality, TREE._replace(threshold=high)).threshold
     assert low < threshold <= high
     # 2 of 16 parts off, and 1 for rounding down to a part and to an integer
     crossing, slack = low * times ** float(Fraction(below, below + above)), times ** (3 / 16)

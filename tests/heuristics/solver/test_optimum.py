@@ -76,7 +76,7 @@ def solved(cost: np.ndarray, barred: np.ndarray, legal: np.ndarray, most: int, b
     """The optima; `beyond` tells whether the last bin of each axis lies beyond its measured sizes."""
     sizes = [[64 * 2**step for step in range(count)] for count in cost.shape[1:]]
     axes = [axis(name, values, values[-1]) for name, values in zip(AXES, sizes, strict=False)]
-    axes = [own._replace(beyond=beyond and len(own.tops) > 1) for own in axes]
+    axes = [own._replace(has_outer_bin=beyond and len(own.tops) > 1) for own in axes]
     return Optima(tuple(axes), CONFIGS, cost, barred, legal, most)
 
 
@@ -174,7 +174,7 @@ def test_rounded_costs_lead_to_the_same_trees_as_exact_ones(seed: int, sizes: tu
     exact = solved(*problems, 12)
     exact._partitions.in_doubles()
     assert found == [(exact.least(count), exact.tree(count)) for count in range(1, 13)]
-    assert rounded._known and not exact._known
+    assert rounded._exact_costs and not exact._exact_costs
 
 
 def test_where_very_many_trees_cost_the_same_not_all_are_summed() -> None:
@@ -184,7 +184,7 @@ def test_where_very_many_trees_cost_the_same_not_all_are_summed() -> None:
     least = optima.least(10)
     tree = optima.tree(10)
     assert tree is not None and cost_of(tree, optima, cost, cost < 0, cost >= 0) == least
-    assert len(optima._known) < 2 * optimum._MANY
+    assert len(optima._exact_costs) < 2 * optimum._MANY
 
 
 @pytest.mark.parametrize("seed", range(12))

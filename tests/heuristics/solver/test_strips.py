@@ -87,7 +87,7 @@ def test_no_tree_that_cuts_hidden_first_and_stays_in_a_class_costs_less(seed):
 
 def test_bins_beyond_the_measured_sizes_may_be_left_out():
     in_bins, classes = drawn(3)
-    axes = ROWS._replace(beyond=True), HIDDEN._replace(beyond=True)
+    axes = ROWS._replace(has_outer_bin=True), HIDDEN._replace(has_outer_bin=True)
     found = Strips(in_bins._replace(axes=axes), classes, 6)
     inner = Bins(
         (ROWS._replace(tops=(1, 100)), HIDDEN._replace(tops=(64, 128, 512))),

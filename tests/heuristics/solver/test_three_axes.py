@@ -9,7 +9,7 @@ from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import bins, few_configs, losses, solve
 from normtune.heuristics.solver.cross_validation import cross_validated
-from normtune.heuristics.solver.crossing import crossed
+from normtune.heuristics.solver.crossing import at_crossings
 from normtune.heuristics.solver.simplify import cost_of, simplified
 from normtune.kernels.box import Box
 from normtune.kernels.config import Config
@@ -93,7 +93,7 @@ def test_a_threshold_of_counts_moves_to_the_crossing_of_its_region() -> None:
     for place, (rows, _, depth) in enumerate(SHAPES):
         if depth <= 128 and rows == 16:
             matrix.regret[place, column[B]] = 3_000_000
-    moved = crossed(matrix, legality, PLANTED)
+    moved = at_crossings(matrix, legality, PLANTED)
     assert isinstance(moved, Split) and isinstance(moved.low, Split)
     assert (moved.low.axis, moved.high) == ("rows", PLANTED.high)
     assert 32 < moved.low.threshold <= 64
@@ -113,7 +113,7 @@ def test_each_answer_is_legal_at_every_shape(seed: int) -> None:
         usable[place] &= [legality.reaches(config, shape) for config in (A, B, C, D)]
     matrix = matrix_of(np.where(usable, regret, 0), shapes, (A, B, C, D), usable, axes=AXES)
     in_bins = bins(matrix, legality)
-    assert any(axis.beyond for axis in in_bins.axes)
+    assert any(axis.has_outer_bin for axis in in_bins.axes)
     optima = solve(matrix, legality, 6)
     for count in (1, 3, 6):
         tree, least = optima.tree(count), optima.least(count)

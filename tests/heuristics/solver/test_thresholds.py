@@ -86,6 +86,6 @@ def test_every_measured_size_has_a_bin_of_its_own(sizes: set[int], name: str) ->
 
 def test_beyond_the_measured_sizes_the_threshold_is_at_the_last_one() -> None:
     bins = axis("hidden", [64, 1000], 65536)
-    assert bins.beyond
+    assert bins.has_outer_bin
     assert bins.threshold(2) == 1000
-    assert bins.without_beyond().tops == (bins.tops[0], 65536)
+    assert bins.without_outer_bin().tops == (bins.tops[0], 65536)

@@ -54,7 +54,7 @@ def again(evidence: Evidence, text: str, baseline: Incumbents | None = None) -> 
     """As `check` does it: from the header alone."""
     header, _ = parse(text, "table.py")
     command = command_of(header)
-    found = fit(evidence, command.fit_options(), incumbents=baseline, known=decisions(header))
+    found = fit(evidence, command.fit_options(), incumbents=baseline, decisions=decisions(header))
     return module_text(found, command)
 
 

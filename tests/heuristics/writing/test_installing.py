@@ -206,5 +206,5 @@ def test_torch_is_asked_for_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     gpu = {"name": "NVIDIA H200", "target": "sm_90", "sms": 132, "uuid": "1"}
     for facts, found in (({"gpus": [gpu]}, [Gpu("NVIDIA H200", "sm_90", 132)]), ({"missing": "it"}, [])):
-        monkeypatch.setattr(probe, "ask", lambda asked, facts=facts: {probe.torch_facts: facts}[asked])
+        monkeypatch.setattr(probe, "facts_in_child", lambda asked, facts=facts: {probe.torch_facts: facts}[asked])
         assert installing.gpus_here() == found

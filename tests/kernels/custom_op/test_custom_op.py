@@ -19,7 +19,7 @@ from normtune.kernels import fingerprint, load_file, operator
 from normtune.kernels.call import ImplementationLaunch
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.custom_op.decorator import kernel_operator
-from normtune.kernels.custom_op.rules import beyond
+from normtune.kernels.custom_op.rules import reason_against_target
 from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
 from normtune.kernels.problem import BUFFER_ITEMSIZE, Problem
@@ -324,7 +324,8 @@ def test_threads_and_clusters_that_a_target_lacks_are_illegal_whatever_the_kerne
         with pytest.raises(IllegalConfigError, match="2048 threads exceed 1024"):
             spec.launch(ToyConfig(64, 2 * most), problem, target)
     clustered = SimpleNamespace(num_warps=4, num_ctas=2)
-    assert [beyond(clustered, TARGETS[name]) for name in ("sm_90", "gfx950")] == ["", "gfx950 has no clusters"]
+    reasons = [reason_against_target(clustered, TARGETS[name]) for name in ("sm_90", "gfx950")]
+    assert reasons == ["", "gfx950 has no clusters"]
 
 
 def broken(config, problem, target):

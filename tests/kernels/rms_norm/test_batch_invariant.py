@@ -255,11 +255,11 @@ def test_what_is_alike_at_one_hidden_size_may_differ_at_another(of_tree):
 def test_views_are_copied_where_their_rows_lie_otherwise_than_those_of_a_new_tensor():
     whole = torch.randn(9 * 100 + 1)
     aligned = whole[:900].view(9, 100)
-    assert batch_invariant.settled(aligned) is aligned
+    assert batch_invariant.well_aligned(aligned) is aligned
     padded = torch.randn(9, 104)[:, :100]
-    assert batch_invariant.settled(padded) is padded
+    assert batch_invariant.well_aligned(padded) is padded
     for view in (whole[1:901].view(9, 100), torch.randn(9, 103)[:, :100], torch.randn(9, 104)[:, 1:101]):
-        found = batch_invariant.settled(view)
+        found = batch_invariant.well_aligned(view)
         assert found.is_contiguous() and found.data_ptr() % 16 == 0 and found.stride() == (100, 1)
         assert torch.equal(found, view)
 

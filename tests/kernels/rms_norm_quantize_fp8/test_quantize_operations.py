@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import normtune
-from normtune.kernels.rms_norm_quantize_fp8.function import _settled
+from normtune.kernels.rms_norm_quantize_fp8.function import _checked_settings
 from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
 
 
@@ -32,7 +32,7 @@ def test_inputs_and_outputs_are_those_of_the_variant():
 @pytest.mark.parametrize(("has_residual", "variant"), [(True, "with_residual+rounded_sum"), (False, "")])
 def test_a_sum_that_is_rounded_is_another_operation_only_where_there_is_one(has_residual, variant):
     choice = ("row", torch.float8_e4m3fn, "float32", "row_major", True, *4 * (False,), has_residual, False)
-    modes, choices = _settled(*choice)
+    modes, choices = _checked_settings(*choice)
     assert (modes.rounds_sum, choices) == (has_residual, ("row", variant))
 
 

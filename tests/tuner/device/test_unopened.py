@@ -33,12 +33,12 @@ FACTS = {
 
 @pytest.mark.parametrize("facts", [{"missing": "no answer"}, {"error": "OSError: libcuda.so.1"}])
 def test_without_a_driver_no_gpu_is_known(monkeypatch, facts):
-    monkeypatch.setattr(module, "ask", lambda subject, seconds: facts)
+    monkeypatch.setattr(module, "facts_in_child", lambda subject, seconds: facts)
     assert unopened("cuda:0", "cold", [run(H200, "2026")]) is None
 
 
 def test_a_gpu_is_known_by_its_driver_and_its_software_by_its_newest_run(monkeypatch):
-    monkeypatch.setattr(module, "ask", lambda subject, seconds: FACTS)
+    monkeypatch.setattr(module, "facts_in_child", lambda subject, seconds: FACTS)
     runs = [run(H200, "2025", triton="2"), run(H200, "2026", triton="3"), run(H200._replace(uuid="c"), "2027")]
     for name in (None, "cuda:0", "cuda:00", "cuda"):
         known = unopened(name, "warm", runs)
@@ -57,13 +57,13 @@ def test_a_gpu_is_known_by_its_driver_and_its_software_by_its_newest_run(monkeyp
 
 def test_several_gpus_and_all_of_them_are_known_with_one_question(monkeypatch):
     asked = []
-    monkeypatch.setattr(module, "ask", lambda facts_of, seconds: asked.append(facts_of) or FACTS)
+    monkeypatch.setattr(module, "facts_in_child", lambda facts_of, seconds: asked.append(facts_of) or FACTS)
     for names, first in (("all", "cuda:0"), ("cuda:0,cuda:1", "cuda:0"), ("cuda, cuda:1", "cuda")):
         found = module.unopened(names, "cold", [])
         assert [one.identity.device.uuid for one in found] == ["aaaa-1", "bbbb-2"]
         assert [one.name for one in found] == [first, "cuda:1"]
     assert asked == [module.driver_facts] * 3
-    monkeypatch.setattr(module, "ask", lambda subject, seconds: {"missing": "no answer"})
+    monkeypatch.setattr(module, "facts_in_child", lambda subject, seconds: {"missing": "no answer"})
     assert module.unopened("all", "cold", []) == [(None, None)]
 
 
@@ -84,7 +84,7 @@ def test_a_list_of_devices_is_checked(names, reason):
 
 
 def test_a_replay_is_known_by_its_runs_and_no_driver_is_asked(monkeypatch):
-    monkeypatch.setattr(module, "ask", None)
+    monkeypatch.setattr(module, "facts_in_child", None)
     replay = H200._replace(uuid="replay:nvidia-h200")
     assert unopened("replay:other", "cold", [run(replay, "2026")]) is None
     known = unopened("replay:nvidia-h200", "cold", [run(replay, "2026")])

@@ -98,7 +98,7 @@ def test_libraries_and_the_store_are_loaded_beside_each_other_and_torch_after_th
     together, read, answered = threading.Barrier(3, timeout=PATIENCE), threading.Event(), list[str]()
     examine_store = data.store
 
-    def ask(facts_of: Callable[[], object]) -> dict[str, object]:
+    def facts_in_child(facts_of: Callable[[], object]) -> dict[str, object]:
         if facts_of is torch_facts:
             assert read.wait(PATIENCE)
         else:
@@ -110,7 +110,7 @@ def test_libraries_and_the_store_are_loaded_beside_each_other_and_torch_after_th
         read.set()
         return examine_store(machine)
 
-    monkeypatch.setattr(checks, "ask", ask)
+    monkeypatch.setattr(checks, "facts_in_child", facts_in_child)
     monkeypatch.setattr(data, "store", of_store)
     found = checks.doctor()
     assert found == examined(machine)

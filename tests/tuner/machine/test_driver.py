@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from normtune.kernels.calling.probe import ask
+from normtune.kernels.calling.probe import facts_in_child
 from normtune.tuner.machine.nvidia import driver_facts
 from normtune.tuner.machine.vendor import smi_facts
 
@@ -103,7 +103,7 @@ def test_torch_says_the_same():
 
     from normtune.kernels.calling.device import describe
 
-    gpus = ask(driver_facts)["gpus"]
+    gpus = facts_in_child(driver_facts)["gpus"]
     assert len(gpus) == torch.cuda.device_count()
     for index, gpu in enumerate(gpus):
         properties, target = torch.cuda.get_device_properties(index), describe(index)
@@ -111,4 +111,4 @@ def test_torch_says_the_same():
         assert gpu["memory_bytes"] == properties.total_memory
         assert (gpu["target"], *(gpu[name] for name in target._fields[1:])) == tuple(target)
         assert 0 < gpu["free_bytes"] <= gpu["memory_bytes"]
-    assert ask(driver_facts)["driver"] == ask(smi_facts)["driver"]
+    assert facts_in_child(driver_facts)["driver"] == facts_in_child(smi_facts)["driver"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from normtune.kernels.calling.probe import ask, torch_facts
+from normtune.kernels.calling.probe import facts_in_child, torch_facts
 from normtune.tests.commands import python
 from normtune.tuner.machine import no_gpu, vendor
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
@@ -128,18 +128,18 @@ def root():
 )
 def test_a_library_that_breaks_on_import_is_a_fact(fake, code, says):
     fake("torch", code)
-    assert says in ask(torch_facts)["missing"]
+    assert says in facts_in_child(torch_facts)["missing"]
 
 
 @pytest.mark.long
 def test_a_library_that_never_returns_is_a_fact(fake):
     fake("triton", "import time; time.sleep(600)")
-    assert ask(triton_facts, timeout=0.5) == {"missing": "loading it takes over 0.5 s"}
+    assert facts_in_child(triton_facts, timeout=0.5) == {"missing": "loading it takes over 0.5 s"}
 
 
 def test_what_a_library_prints_is_no_fact(fake):
     fake("torch", "print('loading'); print('{}')" + FAKE_TORCH.format(error="No CUDA GPUs are available"))
-    assert ask(torch_facts) == BUILT | {"error": "RuntimeError: No CUDA GPUs are available"}
+    assert facts_in_child(torch_facts) == BUILT | {"error": "RuntimeError: No CUDA GPUs are available"}
 
 
 @pytest.mark.long
