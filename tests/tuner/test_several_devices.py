@@ -106,11 +106,11 @@ def test_the_spread_is_the_ratio_of_times_and_what_the_best_config_of_one_loses(
         return {c: Outcome("ok", "", range(4), [t] * 4) for c, t in zip(configs, times, strict=True)}
 
     most = [2000] * (len(configs) - 2)
-    sample.hear(task, outcomes([1000, 1100, *most]))
+    sample.add_measured(task, outcomes([1000, 1100, *most]))
     assert sample.tasks() == [task] and sample.spread() is None
-    sample.tell("cuda:0", task, outcomes([1000, 1100, *most]))
+    sample.add_shared("cuda:0", task, outcomes([1000, 1100, *most]))
     assert sample.spread() is None
-    sample.tell("cuda:1", task, outcomes([1122, 1020, *(2040 for _ in most)]))
+    sample.add_shared("cuda:1", task, outcomes([1122, 1020, *(2040 for _ in most)]))
     spread = sample.spread()
     assert (spread.problems, spread.ratios) == (1, {"cuda:0": 1.0, "cuda:1": pytest.approx(1.02)})
     assert spread.loss == pytest.approx(math.log(1.1))

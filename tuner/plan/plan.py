@@ -83,7 +83,7 @@ class Plan(NamedTuple):
         pruned: number of (problem, config) pairs left out, by reason.
         oversized: problems left out because they exceed the device's free memory.
         reduced: number of problems of the default grid left out by a smaller effort.
-        beyond: number of problems of the user's shapes left out because they are larger than any of a grid.
+        too_large: number of problems of the user's shapes left out because they are larger than any of a grid.
         pools: of problems whose configs are too many to ask each for its launch: `pruned` does not count theirs.
     """
 
@@ -91,7 +91,7 @@ class Plan(NamedTuple):
     pruned: dict[str, int]
     oversized: tuple[Problem, ...] = ()
     reduced: int = 0
-    beyond: int = 0
+    too_large: int = 0
     pools: tuple[Pool, ...] = ()
 
     def jobs(self) -> list[Job]:

@@ -72,8 +72,8 @@ class RefinedTable(NamedTuple):
             lacking = [candidate for candidate in lacking if candidate.launch not in launches]
             if lacking:
                 fastest = sorted(medians, key=lambda config: (medians[config], config))[:_ANCHORS]
-                beside, _ = candidates(spec, fastest, problem, target)
-                tasks.append(Task(problem, tuple(sorted([*lacking, *beside]))))
+                anchors, _ = candidates(spec, fastest, problem, target)
+                tasks.append(Task(problem, tuple(sorted([*lacking, *anchors]))))
         return tasks
 
     def on(self, device: Device, regime: str) -> Refinement:
@@ -81,7 +81,7 @@ class RefinedTable(NamedTuple):
         recorded = measurable(device, regime)
         box = self.box
         if recorded is None:
-            sizes = (grids.between(*own[1:], unit) for own, unit in zip(box, (1, 16), strict=True))
+            sizes = (grids.between(*interval[1:], unit) for interval, unit in zip(box, (1, 16), strict=True))
             everywhere = grids.shapes("default", *sizes)
             return Refinement(self.choices, self.until, dict.fromkeys(self.trees, everywhere))
         shapes = {key: [shape for shape in sorted(recorded.get(key, ())) if box.holds(shape)] for key in self.trees}

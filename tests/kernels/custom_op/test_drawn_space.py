@@ -23,7 +23,7 @@ from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.search.registry import search
 from normtune.tuner.search.rounds import timed
 from normtune.tuner.sweep import api
-from normtune.tuner.sweep.outlook import Outlook, search_of
+from normtune.tuner.sweep.backlog import Backlog, search_of
 from normtune.tuner.sweep.report import pruned_lines
 
 ROOT = Path(__file__).parents[3]
@@ -77,8 +77,8 @@ def test_the_example_is_planned_swept_and_fitted(drawn, tmp_path, name) -> None:
     assert len(chosen.pools) == len(shapes) and not chosen.is_empty
     strategy = partial(search(name), seed=1)
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
-        outlook = Outlook.of(chosen, search_of(chosen, strategy, {}).pending())
-        assert len(outlook.tasks) == len(shapes) and outlook.cells
+        backlog = Backlog.of(chosen, search_of(chosen, strategy, {}).pending())
+        assert len(backlog.tasks) == len(shapes) and backlog.cells
         bench = Softmax()
         summary = sweep(bench, store, chosen, strategy)
         assert (summary.problems, summary.left, dict(summary.failures)) == (len(shapes), 0, {})

@@ -71,6 +71,6 @@ def test_unchanged_code_links_before_its_new_fingerprint_is_stored(store):
 
 @pytest.mark.slow
 def test_a_sweep_plans_them(store, tmp_path):
-    planned = api.sweep(device="replay:nvidia-h200", stale=True, dry_run=True, store=tmp_path / "store.db").outlook
+    planned = api.sweep(device="replay:nvidia-h200", stale=True, dry_run=True, store=tmp_path / "store.db").backlog
     again = {one.config for task in planned.tasks for one in task.candidates}
     assert again == {CHANGED, ALONE, BESIDE}

@@ -29,7 +29,7 @@ from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.staleness import recorded, stored
 from normtune.tuner.staleness.recorded import cell_of, difference, pairs_of, record
 from normtune.tuner.staleness.stored import OTHER_CODE, Comparison, compare, compare_instructions
-from normtune.tuner.sweep.outlook import search_of
+from normtune.tuner.sweep.backlog import search_of
 
 TARGET = TARGETS["sm_90"]
 KERNELS = inspect.getsource(forward)  # what `toy` begins with

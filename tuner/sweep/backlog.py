@@ -1,6 +1,6 @@
 """The work ahead of a sweep: the search over what the store lacks, and its counts.
 
-In: a store, a plan and a strategy. Out: the search, an `Outlook`.
+In: a store, a plan and a strategy. Out: the search, a `Backlog`.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from normtune.tuner.plan.resume import Stored, known
 from normtune.tuner.search.protocol import Search, Strategy
 
 
-class Outlook(NamedTuple):
+class Backlog(NamedTuple):
     """The work ahead of a sweep.
 
     Attributes:
@@ -27,8 +27,8 @@ class Outlook(NamedTuple):
     binaries: int
 
     @classmethod
-    def of(cls, plan: Plan, tasks: Sequence[Task]) -> "Outlook":
-        """The outlook of a search over a plan; `tasks` are those left."""
+    def of(cls, plan: Plan, tasks: Sequence[Task]) -> "Backlog":
+        """The backlog of a search over a plan; `tasks` are those left."""
         return cls(plan, tasks, len(plan.complete(tasks)), len(Plan(tuple(tasks), {}).jobs()))
 
     @property
