@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from normtune.tuner.plan.plan import Plan, Task
-from normtune.tuner.plan.resume import Stored, known
+from normtune.tuner.plan.resume import Stored, previous_of
 from normtune.tuner.search.protocol import Search, Strategy
 
 
@@ -46,4 +46,4 @@ def search_of(plan: Plan, strategy: Strategy, stored: Stored, retry_failed: bool
         stored: coverage of the store.
         retry_failed: whether to repeat configs that are stored as crashed or timed out.
     """
-    return strategy(plan.tasks, known(stored, {task.problem.operator for task in plan.tasks}, retry_failed))
+    return strategy(plan.tasks, previous_of(stored, {task.problem.operator for task in plan.tasks}, retry_failed))

@@ -16,10 +16,10 @@ from normtune.kernels.target import Target
 from normtune.results.database.store import Store
 from normtune.results.records import Device, Run
 from normtune.tuner.plan.plan import Plan, Task, plan, warm_start
-from normtune.tuner.plan.resume import Stored, known, stale_plan
+from normtune.tuner.plan.resume import Stored, previous_of, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import First
-from normtune.tuner.search.protocol import Known, Search, Strategy
+from normtune.tuner.search.protocol import Previous, Search, Strategy
 from normtune.tuner.search.refine import Refine, answers_at
 from normtune.tuner.staleness.stored import Pair, compare, compare_instructions, is_other_code
 from normtune.tuner.sweep.backlog import search_of
@@ -146,7 +146,7 @@ def _refinement_plan(
         UsageError: the store has no measurements of the table's functions.
     """
     refinement = table.on(device, request.regime)
-    before = known(stored, {key.operator for key in table.trees}, request.retry_failed)
+    before = previous_of(stored, {key.operator for key in table.trees}, request.retry_failed)
     disputes = refinement.disputes(before)
     if not disputes:
         raise UsageError(
@@ -163,7 +163,7 @@ def _refinement_plan(
     untimed = table.untimed(before, target, None if isinstance(recorded, str) else recorded)
     pending = tuple(Refine(disputed.tasks, before, refinement).pending())
 
-    def strategy(tasks: Sequence[Task], _: Known) -> First:
+    def strategy(tasks: Sequence[Task], _: Previous) -> First:
         """The search over all disputed shapes, because measurements may show others to be uncertain."""
         too_large = {*pending, *untimed}.difference(tasks)
         refine = Refine([task for task in disputed.tasks if task not in too_large], before, refinement)

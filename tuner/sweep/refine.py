@@ -22,7 +22,7 @@ from normtune.results.records import Device
 from normtune.tuner.device.open import measurable
 from normtune.tuner.plan import grids
 from normtune.tuner.plan.plan import ConfigsOf, Task, candidates
-from normtune.tuner.search.protocol import Known, medians_of
+from normtune.tuner.search.protocol import Previous, medians_of
 from normtune.tuner.search.refine import Refinement, answers_at
 
 # Configs timed beside one without a time: runs are compared through those that both have.
@@ -48,7 +48,7 @@ class RefinedTable(NamedTuple):
     box: Box
     until: float
 
-    def untimed(self, stored: Known, target: Target, recorded: ConfigsOf | None) -> list[Task]:
+    def untimed(self, stored: Previous, target: Target, recorded: ConfigsOf | None) -> list[Task]:
         """For each measured problem the table's configs without a time, beside the fastest ones.
 
         Args:

@@ -100,7 +100,7 @@ def _plain_large(pools: Sequence[Pool]) -> dict[str, Any]:
     return {
         "problems": len(pools),
         "configs": sum(pool.size for pool in pools) if is_listed else None,
-        "configs_asked": sum(pool.asked for pool in pools),
+        "configs_asked": sum(pool.requested for pool in pools),
         "configs_left_out": dict(sum((pool.pruned for pool in pools), Counter[str]())),
     }
 

@@ -126,7 +126,7 @@ def test_the_plan_says_that_its_configs_cannot_be_counted(drawn) -> None:
     chosen = plan(problems([spec.name], ["float32"], SHAPES[:4]), "full", H200, is_sampled=True)
     search("optuna:TPESampler")(chosen.tasks, {})
     first, *others = pruned_lines(chosen)
-    asked = sum(pool.asked for pool in chosen.pools)
+    asked = sum(pool.requested for pool in chosen.pools)
     assert asked and first.startswith(f"  {asked} of the configs that a function draws at 4 problems were resolved")
     assert not others  # what the function draws is legal
 
