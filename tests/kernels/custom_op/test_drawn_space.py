@@ -185,4 +185,4 @@ def test_the_example_is_inspected_without_a_gpu(drawn) -> None:
     _, file = drawn
     (found,) = inspect_operator(file, operator="drawn_softmax")
     assert not found.faults and not found.warnings and found.exit_code == 0
-    assert ("space", "configs that a function draws, of which a sample is inspected") in found.seen
+    assert ("space", "configs that a function draws, of which a sample is inspected") in found.lines
