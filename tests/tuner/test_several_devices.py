@@ -189,13 +189,13 @@ class Arriving:
     def __init__(self, *arrivals, there=()):
         self.arrivals, self.there, self.wanted = list(arrivals), there, []
 
-    def joined(self):
+    def new_devices(self):
         done = sum(len(bench.measured) for bench in self.there)
         arrived = [bench for problems, bench in self.arrivals if problems <= done]
         self.arrivals = [each for each in self.arrivals if each[1] not in arrived]
         return arrived
 
-    def want(self, devices):
+    def request(self, devices):
         self.wanted.append(devices)
 
 
@@ -234,8 +234,8 @@ def test_a_search_without_any_device_goes_on_with_the_next_one(store, small_plan
     lost, back = Numbered(0, tasks=3), Numbered(0)
 
     class Back(Arriving):
-        def joined(self):
-            return super().joined() if lost.is_lost else []
+        def new_devices(self):
+            return super().new_devices() if lost.is_lost else []
 
     arriving = Back((3, back), there=[lost])
     (summary,) = sweep_all([Work([lost], small_plan, Adaptive)], store, joining=arriving)

@@ -102,13 +102,13 @@ def sweep(
         looked = -math.inf
         while True:
             if joining and time.monotonic() > looked + JOINING_SECONDS:
-                for bench in joining.joined():
+                for bench in joining.new_devices():
                     group = next((group for group in groups if group.device.kind == bench.device.kind), None)
                     if group:
                         group.join(bench)
                     elif work_of:
                         add(work_of(bench))
-                joining.want(sum(group.demand for group in groups))
+                joining.request(sum(group.demand for group in groups))
                 looked = time.monotonic()
             for group in groups:
                 for lane in group.idle:
