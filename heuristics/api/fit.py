@@ -50,7 +50,7 @@ _FIGURES = (
 
 
 def source_of(data: Measured) -> str:
-    """The value of `--store` with the measurements that `taken` loads; empty for an open store and for evidence."""
+    """The value of `--store` with the measurements of `read_evidence`; empty for an open store and for evidence."""
     if data is None:
         return os.environ.get("NORMTUNE_STORE") or resolve_url(None)
     return os.fspath(data) if isinstance(data, str | os.PathLike) else ""
