@@ -30,7 +30,7 @@ from normtune.results.evidence import Evidence
 from normtune.tuner.plan.grids import GRIDS
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.search.protocol import Known
+from normtune.tuner.search.protocol import Previous
 from normtune.tuner.search.refine import Refine, Refinement
 
 LEAVES = 48
@@ -44,8 +44,8 @@ DRAWS = 3  # of random shapes
 class Shuffled(Adaptive):
     """`adaptive` at the tasks in random order."""
 
-    def __init__(self, tasks: Sequence[Task], known: Known, seed: int) -> None:
-        super().__init__(tasks, known)
+    def __init__(self, tasks: Sequence[Task], previous: Previous, seed: int) -> None:
+        super().__init__(tasks, previous)
         self._seed = seed
 
     def ask(self) -> Iterator[Task]:
@@ -146,7 +146,7 @@ def main() -> None:
     for seconds in SECONDS:
         searches: list[Refine] = []
 
-        def strategy(tasks: Sequence[Task], _: Known, searches: list[Refine] = searches) -> Refine:
+        def strategy(tasks: Sequence[Task], _: Previous, searches: list[Refine] = searches) -> Refine:
             searches.append(Refine(tasks, stored(first), refinement))
             return searches[-1]
 

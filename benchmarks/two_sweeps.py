@@ -83,14 +83,14 @@ def _read(store: str) -> "Evidence":
     from normtune.heuristics.fitting.pipeline import used
     from normtune.results.exchange.parquet_csv import read_parquet
     from normtune.results.exchange.recording import recordings
-    from normtune.results.source import taken
+    from normtune.results.source import read_evidence
 
     if store in recordings():
-        evidence = taken(None, store)
+        evidence = read_evidence(None, store)
     elif store.endswith(".parquet"):
         evidence = read_parquet(Path(store))
     else:
-        evidence = taken(store)
+        evidence = read_evidence(store)
     return used(evidence)
 
 

@@ -21,7 +21,7 @@ from normtune.results.exchange.recording import check_folder, write_recording
 from normtune.results.merge import Merged, merged
 from normtune.results.overview import COLUMNS, overview
 from normtune.results.regimes import COLD, check_regime, in_regime
-from normtune.results.source import Keys, Measured, counted, taken
+from normtune.results.source import Keys, Measured, counted, read_evidence
 
 
 class Exported(NamedTuple):
@@ -125,7 +125,7 @@ def _selected(data: Measured, keys: Keys, regime: str | None) -> Exported:
     """The measurements of one regime, None for all, and what is left out."""
     if regime is not None:
         check_regime(regime)
-    whole = keys.of(taken(data, None))
+    whole = keys.of(read_evidence(data, None))
     evidence = in_regime(whole, regime, "the store")
     if evidence.frame.empty:
         raise UsageError("there are no measurements to export: sweep first")

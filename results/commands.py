@@ -124,8 +124,8 @@ def list_(
         for one in [] if as_json else listed:
             who = f", by {one['measurer']}" if one["measurer"] else ""
             aside = f", set aside on {one['set_aside']}" if one["set_aside"] else ""
-            told = f"{one['device']}, {one['regime']}, {one['strategy']}{who}{aside}"
-            say(f"{one['id']}  {one['started']}  {told}")
+            text = f"{one['device']}, {one['regime']}, {one['strategy']}{who}{aside}"
+            say(f"{one['id']}  {one['started']}  {text}")
         return
     counts = overview(counted(store))
     if as_json:
@@ -201,8 +201,8 @@ def drop(
     if undo:
         tell(f"run {changed.id} of {changed.started} is used again")
     else:
-        again = f"`normtune data drop --undo {changed.id}{option}`"
-        tell(f"run {changed.id} of {changed.started} is set aside; {again} undoes this")
+        command = f"`normtune data drop --undo {changed.id}{option}`"
+        tell(f"run {changed.id} of {changed.started} is set aside; {command} undoes this")
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> "Table":
@@ -224,7 +224,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> "Table":
     if failed:
         table.add_column("of these", overflow="fold")
     for row in rows:
-        told = {**row, "times": UNPAIRED if row["unpaired"] else ""}
-        cells = [printable(str(told[name])) for name in (*names, *numbers)]
+        values = {**row, "times": UNPAIRED if row["unpaired"] else ""}
+        cells = [printable(str(values[name])) for name in (*names, *numbers)]
         table.add_row(*cells, *([", ".join(f"{n} {status}" for status, n in row["statuses"].items())] * failed))
     return table

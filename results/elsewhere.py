@@ -83,8 +83,8 @@ class Elsewhere:
 
     def facts(self) -> dict[str, Any]:
         """The fields that are not None, as JSON values."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in given.items() if value is not None}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
 
     def device(self, l2_bytes: int | None = None) -> "Device":
         """The GPU; `l2_bytes` None for those of the best-known GPU of the target.
@@ -96,8 +96,8 @@ class Elsewhere:
 
         for argument, value in (("--name", self.name), ("--target", self.target)):
             if not isinstance(value, str) or not value.strip():
-                given = "is missing" if value is None else f"is {value!r}"
-                raise UsageError(f"{argument} {given}: name the GPU, such as --name 'NVIDIA H200' --target sm_90")
+                state = "is missing" if value is None else f"is {value!r}"
+                raise UsageError(f"{argument} {state}: name the GPU, such as --name 'NVIDIA H200' --target sm_90")
         for argument, number in (("--sms", self.sms), ("l2_bytes", l2_bytes)):
             if number is not None and (isinstance(number, bool) or not isinstance(number, Integral) or number < 1):
                 raise UsageError(f"{argument} is {number!r}: expected a positive integer")

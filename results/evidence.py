@@ -70,7 +70,7 @@ class Evidence:
         return cls(pd.DataFrame(parts), tuple(used_runs))
 
     @classmethod
-    def joined(cls, parts: Sequence["Evidence"]) -> "Evidence":
+    def concat(cls, parts: Sequence["Evidence"]) -> "Evidence":
         """Concatenate evidence.
 
         Raises:
@@ -79,7 +79,7 @@ class Evidence:
         runs = {run.id: run for part in parts for run in part.runs}
         pairs = [(key, part) for part in parts for key in part.measured_keys()]
         pairs.sort(key=lambda pair: pair[0].columns)
-        if pairs and all(left.columns < right.columns for (left, _), (right, _) in pairwise(pairs)):
+        if pairs and all(one.columns < other.columns for (one, _), (other, _) in pairwise(pairs)):
             frames = [part.part(key) for key, part in pairs]  # each key is in one part
             by_start = sorted(runs.values(), key=lambda run: (run.started, run.id))
             return cls(pd.concat(frames, ignore_index=True), tuple(by_start))
@@ -167,19 +167,19 @@ class Evidence:
 
         Unpaired ones of an operator are left out if it has paired ones.
         """
-        kept = pd.Series(False, index=self.frame.index)
+        mask = pd.Series(False, index=self.frame.index)
         for device in self.devices():
             part = self.of(device)
-            kept[self.frame["run"].isin([run.id for run in part.runs])] = part._is_current().to_numpy()
-        return self.where(kept)
+            mask[self.frame["run"].isin([run.id for run in part.runs])] = part._is_current().to_numpy()
+        return self.where(mask)
 
     def _is_current(self) -> "pd.Series[bool]":
         """Which rows of `frame`, of one device, are `current`."""
         operators, unpaired = self.frame["operator"], self.unpaired_rows()
-        kept = self.frame["fingerprint"] == operators.map(self.fingerprints())
+        mask = self.frame["fingerprint"] == operators.map(self.fingerprints())
         if unpaired.any():
-            kept &= ~unpaired | ~operators.isin(operators[~unpaired].unique())
-        return kept
+            mask &= ~unpaired | ~operators.isin(operators[~unpaired].unique())
+        return mask
 
     def unpaired_rows(self) -> "pd.Series[bool]":
         """Which rows of `frame` another program measured."""
@@ -237,16 +237,16 @@ class Evidence:
 
         A key `a` is operator a in all variants, and a family at all named integers; `a:b` is its variant b.
         """
-        kept = pd.Series(True, index=self.frame.index)
+        mask = pd.Series(True, index=self.frame.index)
         if keys:
-            kept &= False
+            mask &= False
             for key in (Key.parse(text, "") for text in keys):
                 names = [name for name in self.frame["operator"].unique() if key.operator in (name, family_of(name))]
                 match = self.frame["operator"].isin(names)
-                kept |= match & (self.frame["variant"] == key.variant) if key.variant else match
+                mask |= match & (self.frame["variant"] == key.variant) if key.variant else match
         if dtypes:
-            kept &= self.frame["dtype"].isin(list(dtypes))
-        return self.where(kept)
+            mask &= self.frame["dtype"].isin(list(dtypes))
+        return self.where(mask)
 
     def digest(self) -> str:
         """`sha256:` and the hash of the content: runs with their device and software, and every measurement.
@@ -282,11 +282,11 @@ class Evidence:
             return self
         return self.where(self.frame["run"].isin([run.id for run in runs]))
 
-    def where(self, kept: "pd.Series[bool]") -> "Evidence":
+    def where(self, mask: "pd.Series[bool]") -> "Evidence":
         """The measurements of these rows of `frame`."""
-        if kept.all():
+        if mask.all():
             return self
-        frame = self.frame[kept.to_numpy()].reset_index(drop=True)
+        frame = self.frame[mask.to_numpy()].reset_index(drop=True)
         used = set(frame["run"])
         return Evidence(frame, tuple(run for run in self.runs if run.id in used))
 

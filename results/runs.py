@@ -24,7 +24,7 @@ _STARTED = re.compile(
 
 def to_plain(run: Run) -> dict[str, Any]:
     """Convert a run to JSON values; numpy scalars in its protocol become Python numbers."""
-    return plain({**run._asdict(), "device": run.device._asdict()})
+    return json_value({**run._asdict(), "device": run.device._asdict()})
 
 
 def from_plain(value: Any) -> Run:
@@ -132,12 +132,12 @@ def joined_protocol(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[st
     aside is as where that was changed more often. Of two marks as finished, the later one is kept.
     """
     both = (one, other)
-    told = without_store(max(both, key=_told))
+    written = without_store(max(both, key=_order))
     aside = max(both, key=lambda part: (drops(part), part.get(DROPPED, "")))
     mark = max(both, key=lambda part: (part.get(FINISHED_AT, -1), part.get(FINISHED, "")))
     entries = {name: aside[name] for name in (DROPPED, DROPS) if name in aside}
     entries |= {name: mark[name] for name in (FINISHED, FINISHED_AT) if name in mark}
-    return told | entries
+    return written | entries
 
 
 def without_store(protocol: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,18 +145,18 @@ def without_store(protocol: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in protocol.items() if name not in OF_STORE}
 
 
-def _told(protocol: Mapping[str, Any]) -> tuple[int, str]:
+def _order(protocol: Mapping[str, Any]) -> tuple[int, str]:
     """Order of what sweeps wrote."""
     written = without_store(protocol)
     return len(written), json.dumps(written, sort_keys=True)
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Convert a value to JSON values."""
     if isinstance(value, dict):
-        return {str(key): plain(part) for key, part in value.items()}
+        return {str(key): json_value(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+        return [json_value(part) for part in value]
     return value.item() if hasattr(value, "item") else value
 
 

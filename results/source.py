@@ -77,11 +77,11 @@ class Selection(Keys):
     device: str | None = keyword(DEVICE_DOC)
 
     def load(self, data: Measured) -> "Evidence":
-        """The selected measurements, as in `taken`."""
-        return self.of(taken(data, self.regime, self.device))
+        """The selected measurements, as in `read_evidence`."""
+        return self.of(read_evidence(data, self.regime, self.device))
 
 
-def taken(
+def read_evidence(
     data: Measured,
     regime: str | None = COLD,
     device: str | None = None,
@@ -120,10 +120,10 @@ def on_device(evidence: "Evidence", label: str) -> "Evidence":
 
 
 def _check_device(label: str, labels: Iterable[str]) -> None:
-    known = sorted({*labels})
-    if known and label not in known:
-        more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
-        raise UsageError(f"--device is {label[:80]!r}: measured are {', '.join(known[:_NAMED])}{more}")
+    measured = sorted({*labels})
+    if measured and label not in measured:
+        more = f" and {len(measured) - _NAMED} more" if len(measured) > _NAMED else ""
+        raise UsageError(f"--device is {label[:80]!r}: measured are {', '.join(measured[:_NAMED])}{more}")
 
 
 def _named(data: Measured) -> Measured:
@@ -186,7 +186,7 @@ def is_recording(store: str | None) -> bool:
 
 
 def counted(data: Measured) -> "list[Counted]":
-    """The numbers of measurements, those of damaged ones included. Arguments and errors as `taken`."""
+    """The numbers of measurements, those of damaged ones included. Arguments and errors as `read_evidence`."""
     data = _named(data)
     with _opened(data) as store:
         if store is None:
@@ -198,7 +198,7 @@ def counted(data: Measured) -> "list[Counted]":
 
 
 def listed_runs(data: Measured) -> "list[Run]":
-    """The runs, of a store those that were set aside as well. Arguments and errors as `taken`."""
+    """The runs, of a store those that were set aside as well. Arguments and errors as `read_evidence`."""
     data = _named(data)
     with _opened(data) as store:
         if store is None:

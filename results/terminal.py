@@ -119,11 +119,11 @@ def announced(doing: str) -> Iterator[None]:
     """Print on stderr what a command of the command line does if it has printed nothing for a moment."""
     streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, Stream)]
 
-    def tell() -> None:
+    def print_line() -> None:
         if not any(stream.has_printed for stream in streams):
             say(f"normtune: {doing} ...", error=True)
 
-    timer = Timer(_MOMENT, tell)
+    timer = Timer(_MOMENT, print_line)
     timer.daemon = True
     if streams and not is_quiet():
         timer.start()
@@ -137,7 +137,7 @@ def say_json(value: Any) -> None:
     """Print an object as JSON: data frames as lists of rows, configs as objects, NaN as null."""
     from normtune.kernels.config import Config
 
-    def plain(frame: Any) -> Any:
+    def frame_rows(frame: Any) -> Any:
         cells = frame.astype(object)
         rows = cells.where(cells.notna(), None).to_dict("records")
         # A config is a tuple, which JSON would have as a list.
@@ -145,7 +145,7 @@ def say_json(value: Any) -> None:
             {name: json.loads(v.to_json()) if isinstance(v, Config) else v for name, v in row.items()} for row in rows
         ]
 
-    say(json.dumps(value, indent=1, default=plain, allow_nan=False))
+    say(json.dumps(value, indent=1, default=frame_rows, allow_nan=False))
 
 
 def printable(text: str) -> str:

@@ -41,7 +41,7 @@ from normtune.results.options import keyword, keywords_of, option
 from normtune.results.parallel.cluster_maps import on_cluster
 from normtune.results.records import Device
 from normtune.results.regimes import in_regime
-from normtune.results.source import Measured, on_device, taken
+from normtune.results.source import Measured, on_device, read_evidence
 
 _FIGURES = (
     *("operator", "dtype", "leaves", "configs", "problems", "untimed"),
@@ -50,7 +50,7 @@ _FIGURES = (
 
 
 def source_of(data: Measured) -> str:
-    """The value of `--store` with the measurements that `taken` loads; empty for an open store and for evidence."""
+    """The value of `--store` with the measurements of `read_evidence`; empty for an open store and for evidence."""
     if data is None:
         return os.environ.get("NORMTUNE_STORE") or resolve_url(None)
     return os.fspath(data) if isinstance(data, str | os.PathLike) else ""
@@ -244,7 +244,7 @@ def fit(request: FitRequest) -> Table:
             "`merge_data` adds a file of another program to a store"
         )
     else:
-        evidence = taken(data, options.regime, device=options.device)
+        evidence = read_evidence(data, options.regime, device=options.device)
         source = source_of(data)
     incumbents = None if options.baseline is None else baselines.baseline(options.baseline, Path())
     replaced = None if request.replaces is None else baselines.of_file(request.replaces)

@@ -158,9 +158,9 @@ def fit(
 def _of_options(store: str | None, options: FitOptions, out: str | None, data: str | None) -> _Fit:
     """What the options say."""
     from normtune.heuristics.api.fit import source_of
-    from normtune.results.source import taken
+    from normtune.results.source import read_evidence
 
-    return _Fit(source_of(store), taken(store, options.regime, options.device), options, out, data)
+    return _Fit(source_of(store), read_evidence(store, options.regime, options.device), options, out, data)
 
 
 def _like(

@@ -19,7 +19,7 @@ from normtune.kernels.tablefile.facts import encoded
 from normtune.kernels.tablefile.header import Gpu, parse
 from normtune.kernels.target import DRIVER_NAMES, plain_name
 from normtune.results.regimes import COLD
-from normtune.results.source import Measured, taken
+from normtune.results.source import Measured, read_evidence
 
 
 class Installed(NamedTuple):
@@ -152,7 +152,7 @@ def uninstall(data: Measured = None, *, regime: str = COLD, force: bool = False)
         NormtuneError: nothing is installed, or a file cannot be removed.
     """
     has_data = data is not None
-    devices = taken(data, regime).devices() if has_data else []
+    devices = read_evidence(data, regime).devices() if has_data else []
     requested = [Gpu(device.name, device.target, device.sms) for device in devices] if has_data else gpus_here()
     installed = locate.installed()
     if requested:

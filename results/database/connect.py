@@ -267,8 +267,8 @@ def _is_store(connection: sa.Connection, name: str) -> bool:
                 f"the store {name} has schema {version}, this normtune knows {schema.SCHEMA_VERSION}: update normtune, "
                 "or name another store with --store"
             )
-        if missing := sorted(set(schema.metadata.tables) - tables):
-            raise NormtuneError(f"the store {name} is damaged (schema {version}, tables missing: {missing})")
+        if lacking := sorted(set(schema.metadata.tables) - tables):
+            raise NormtuneError(f"the store {name} is damaged (schema {version}, tables missing: {lacking})")
         return True
     # Any table makes a SQLite file another program's; in a PostgreSQL database, which is shared, only our names do.
     others = tables if connection.dialect.name == "sqlite" else tables & set(schema.metadata.tables)

@@ -20,20 +20,20 @@ from normtune.results.records import DECISIVE, Counted, Coverage, Run, TimedCode
 from normtune.results.runs import current, drops, from_plain
 
 _OF_RUN = ("device", "software", "protocol")
-_OWN = schema.measurement.c
+_COLUMNS = schema.measurement.c
 _CONTENT = ("revision", "status", "reason", "median", "samples", "rounds", "launch", "code", "machine_code")
 # What a measurement refers to may be lost.
 _MEASUREMENTS = (
     sa.select(
-        _OWN.run_id,
+        _COLUMNS.run_id,
         *(schema.problem.c[name] for name in PROBLEM_FIELDS),
         schema.config.c.config,
-        _OWN.first_round,
+        _COLUMNS.first_round,
         schema.fingerprint.c.fingerprint,
-        *(_OWN[name] for name in (*_CONTENT, "id", "checksum")),
+        *(_COLUMNS[name] for name in (*_CONTENT, "id", "checksum")),
     )
     .select_from(schema.measurement.outerjoin(schema.problem).outerjoin(schema.config).outerjoin(schema.fingerprint))
-    .order_by(_OWN.id)
+    .order_by(_COLUMNS.id)
 )
 
 
@@ -74,7 +74,7 @@ def stored_rows(connection: sa.Connection, runs: Mapping[int, Run]) -> Iterator[
     by_start = sorted(runs, key=lambda number: runs[number].started)
     for _, group in groupby(by_start, lambda number: runs[number].started):
         for run, operator, rows, hidden, dtype, variant, config, first, fingerprint, *content in connection.execute(
-            _MEASUREMENTS.where(_OWN.run_id.in_([*group]))
+            _MEASUREMENTS.where(_COLUMNS.run_id.in_([*group]))
         ):
             problem = operator, rows, hidden, dtype, variant
             places = share(problem, problem), share(config, config)
@@ -97,12 +97,12 @@ def coverage(rows: Iterable[Row], runs: Iterable[Run]) -> dict[tuple[Problem, Co
     tritons = {run.id: run.software.get("triton", "") for run in runs}
     problems = {values: Problem.of(*values) for values, _ in newest}
     configs = {pair: read_config(*pair) for pair in {(values[0], text) for values, text in newest}}
-    found = {}
+    coverages = {}
     for (values, text), fingerprint in newest.items():
         status, code, run, samples, median = states[values, text, fingerprint]
         state = Coverage(status, fingerprint, samples, median, code, tritons[run] if code else "")
-        found[problems[values], configs[values[0], text]] = state
-    return found
+        coverages[problems[values], configs[values[0], text]] = state
+    return coverages
 
 
 def counts(connection: sa.Connection, runs: Mapping[int, Run]) -> list[Counted]:
@@ -113,23 +113,27 @@ def counts(connection: sa.Connection, runs: Mapping[int, Run]) -> list[Counted]:
     """
     fields = connection.execute(sa.select(*schema.problem.c["id", *PROBLEM_FIELDS]))
     problems = {number: Problem.of(*values) for number, *values in fields}
-    place = _OWN.run_id, _OWN.problem_id
+    place = _COLUMNS.run_id, _COLUMNS.problem_id
     # In two statements, each answered by an index; with the status in one, every measurement would be read.
-    failures = sa.select(*place, _OWN.status, sa.func.count()).where(_OWN.status != "ok").group_by(*place, _OWN.status)
+    failures = (
+        sa.select(*place, _COLUMNS.status, sa.func.count())
+        .where(_COLUMNS.status != "ok")
+        .group_by(*place, _COLUMNS.status)
+    )
     every = sa.select(*place, sa.func.count()).group_by(*place)
-    found, failed = [], Counter[tuple[int, int]]()
+    counted, failed = [], Counter[tuple[int, int]]()
     for run, problem, status, count in connection.execute(failures):
         failed[run, problem] += count
         if run in runs:
-            found.append(Counted(runs[run], problems[problem], status, count))
+            counted.append(Counted(runs[run], problems[problem], status, count))
     for run, problem, count in connection.execute(every):
         if run in runs and count > (less := failed[run, problem]):
-            found.append(Counted(runs[run], problems[problem], "ok", count - less))
-    return found
+            counted.append(Counted(runs[run], problems[problem], "ok", count - less))
+    return counted
 
 
 def counts_by_kernels(connection: sa.Connection) -> Iterable[Any]:
     """Number of measurements by number of the run, operator and fingerprint; damaged ones included."""
-    columns = _OWN.run_id, schema.problem.c.operator, schema.fingerprint.c.fingerprint
-    joined = schema.measurement.join(schema.problem).join(schema.fingerprint)
-    return connection.execute(sa.select(*columns, sa.func.count()).select_from(joined).group_by(*columns))
+    columns = _COLUMNS.run_id, schema.problem.c.operator, schema.fingerprint.c.fingerprint
+    tables = schema.measurement.join(schema.problem).join(schema.fingerprint)
+    return connection.execute(sa.select(*columns, sa.func.count()).select_from(tables).group_by(*columns))

@@ -143,8 +143,8 @@ class Store:
             stored = {other.id: other.protocol for _, other in stored_runs(connection)}
             if run.id not in stored:
                 raise ValueError(f"run {run.id!r} is not known: begin_run comes first")
-            kept = {name: value for name, value in stored[run.id].items() if name in (DROPPED, DROPS)}
-            protocol = marked(run.protocol | kept, sum(map(drops, stored.values())))
+            entries = {name: value for name, value in stored[run.id].items() if name in (DROPPED, DROPS)}
+            protocol = marked(run.protocol | entries, sum(map(drops, stored.values())))
             writing.write_protocol(connection, run._replace(protocol=protocol))
 
     def drop(self, run: str, *, undo: bool = False) -> Run:
@@ -253,8 +253,8 @@ class Store:
         if isinstance(data, Store):
             parts = data._parts()
         else:  # only the owner of a store decides which runs are set aside, and what is complete in it
-            told = [run._replace(protocol=without_store(run.protocol)) for run in data.runs]
-            parts = iter([(told, rows_of({name: data.frame[name].tolist() for name in COLUMNS}))])
+            bare_runs = [run._replace(protocol=without_store(run.protocol)) for run in data.runs]
+            parts = iter([(bare_runs, rows_of({name: data.frame[name].tolist() for name in COLUMNS}))])
         count = added = 0
         with self._writing() as connection:
             names = {run.device.label for _, run in stored_runs(connection)}

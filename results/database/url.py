@@ -60,23 +60,23 @@ def parse(url: str, source: str = "the store") -> URL:
     scheme, _, rest = url.partition("://")
     place, _, query = url.partition("?")
     # Of all but a file only the scheme is shown: the rest may be a password at any place.
-    shown = repr(place if scheme == "sqlite" and "@" not in rest else f"{scheme}://{'***' if rest else ''}")
+    safe_text = repr(place if scheme == "sqlite" and "@" not in rest else f"{scheme}://{'***' if rest else ''}")
     try:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
-        raise UsageError(f"{source} is {'not shown' if ':' in scheme else shown}: {_FORMS}") from None
+        raise UsageError(f"{source} is {'not shown' if ':' in scheme else safe_text}: {_FORMS}") from None
     backend = parsed.drivername.partition("+")[0]
     if backend not in _DRIVERS:
         raise UsageError(f"{source} is a URL of {backend[:20]!r}: {_FORMS}")
     if backend == "postgresql" and url.count("@") > 1:  # the text after the first would count as the host, and be shown
-        raise UsageError(f"{source} is {shown}, with several @: write those of a name or password as %40")
+        raise UsageError(f"{source} is {safe_text}, with several @: write those of a name or password as %40")
     name = parsed.database or ""
     if backend == "sqlite" and (not name or name.startswith((":", "file:")) or not name.isprintable()):
-        raise UsageError(f"{source} is {shown}: a store is a file on disk, expected sqlite:///FILE")
+        raise UsageError(f"{source} is {safe_text}: a store is a file on disk, expected sqlite:///FILE")
     if backend == "sqlite" and parsed.query not in ({}, {"mode": "ro"}):
         options = _SECRET.sub(r"\1***", query)
         raise UsageError(
-            f"{source} is {shown}: mode=ro, to read only, is the one option that a store takes, not {options!r}"
+            f"{source} is {safe_text}: mode=ro, to read only, is the one option that a store takes, not {options!r}"
         )
     return parsed.set(drivername=_DRIVERS[backend])
 

@@ -13,7 +13,7 @@ from normtune.results.database import schema
 from normtune.results.database.reading import stored_rows, stored_runs
 from normtune.results.database.rows import PROBLEM_FIELDS, Row
 from normtune.results.records import Run
-from normtune.results.runs import check_same, drops, joined_protocol, marked, plain, to_plain
+from normtune.results.runs import check_same, drops, joined_protocol, json_value, marked, to_plain
 
 # The tables that measurements refer to, and the columns of their values; and statements for the numbers of these.
 _REFERRED = {"problem": PROBLEM_FIELDS, "config": ("config",), "fingerprint": ("fingerprint",)}
@@ -40,14 +40,14 @@ def add_runs(connection: sa.Connection, runs: Sequence[Run], joins: bool = False
             connection.execute(schema.run.insert().values(run=run.id, started=run.started, **texts))
             continue
         check_same(stored[run.id], run)
-        joined = joined_protocol(stored[run.id].protocol, run.protocol)
-        if joins and joined != stored[run.id].protocol:
-            write_protocol(connection, run._replace(protocol=joined))
+        protocol = joined_protocol(stored[run.id].protocol, run.protocol)
+        if joins and protocol != stored[run.id].protocol:
+            write_protocol(connection, run._replace(protocol=protocol))
 
 
 def write_protocol(connection: sa.Connection, run: Run) -> None:
     """Replace the whole protocol of a stored run."""
-    text = _json(plain(run.protocol))
+    text = _json(json_value(run.protocol))
     connection.execute(sa.update(schema.run).where(schema.run.c.run == run.id).values(protocol=text))
 
 

@@ -23,7 +23,7 @@ from normtune.kernels.problem import BUFFER_ITEMSIZE, Problem
 from normtune.kernels.undeclared import undeclared_spec
 from normtune.results.elsewhere import Columns
 from normtune.results.evidence import Evidence
-from normtune.results.exchange.naming import KNOWN, NEEDED, SAMPLES, Named, dtype_of, named, whole
+from normtune.results.exchange.naming import NEEDED, RESERVED, SAMPLES, Named, dtype_of, named, whole
 from normtune.results.exchange.samples import Rows, samples_of
 from normtune.results.records import UNKNOWN_START, UNPAIRED, Device, Measurement, Run
 from normtune.results.validate import check_runs
@@ -60,10 +60,10 @@ def evidence_of(
     return evidence_in(Rows(data.reset_index(drop=True)), device, columns or {}, where or {})
 
 
-def evidence_in(given: Rows, device: Device, columns: Columns, where: Columns) -> Evidence:
+def evidence_in(raw: Rows, device: Device, columns: Columns, where: Columns) -> Evidence:
     """As `evidence_of`, of rows that messages name."""
-    of = named(given.frame, columns, given.source, where)
-    rows = given._replace(frame=of.frame)
+    of = named(raw.frame, columns, raw.source, where)
+    rows = raw._replace(frame=of.frame)
     frame = rows.frame
     if frame.empty:
         raise UsageError(f"{rows.source} has no rows: expected one for each measurement")
@@ -93,8 +93,8 @@ def evidence_in(given: Rows, device: Device, columns: Columns, where: Columns) -
     cells, _ = pd.factorize(np.fromiter(keys, object, len(frame)))
     _check_pooled(rows, knobs, cells, is_ok)
     # A cell of samples is a measurement, and so is a failure; a time is one of the samples of its measurement.
-    alone = -1 - np.arange(len(frame))
-    measurements, _ = pd.factorize(alone if of.time == SAMPLES else np.where(is_ok, cells, alone))
+    singles = -1 - np.arange(len(frame))
+    measurements, _ = pd.factorize(singles if of.time == SAMPLES else np.where(is_ok, cells, singles))
     first = np.unique(measurements, return_index=True)[1].tolist()
     items = [
         Measurement(
@@ -124,7 +124,7 @@ def _check_pooled(rows: Rows, knobs: set[str], cells: NDArray[np.int64], is_ok: 
     places = np.flatnonzero(is_ok)
     _, first, inverse = np.unique(cells[places], return_index=True, return_inverse=True)
     for name in rows.frame.columns:
-        if name in KNOWN or name in knobs:
+        if name in RESERVED or name in knobs:
             continue
         values = rows.frame[name].map(str).to_numpy(object)[places]
         odd = np.flatnonzero(values != values[first][inverse])
@@ -143,8 +143,8 @@ def _configs(rows: Rows, of: Named, columns: Columns, specs: Sequence[OperatorSp
     """The config of each row, and the columns that are knobs; `specs` has the operator of each row."""
     frame, by_name = rows.frame, {spec.name: spec for spec in specs}
     if "config" in frame:
-        given = zip((spec.name for spec in specs), frame["config"].tolist(), strict=True)
-        return _converted(given, lambda value, place: _config(by_name[value[0]], value[1], rows.row(place))), set()
+        entries = zip((spec.name for spec in specs), frame["config"].tolist(), strict=True)
+        return _converted(entries, lambda value, place: _config(by_name[value[0]], value[1], rows.row(place))), set()
     knobs = {name: [knob for knob in _fields(spec, of) if knob in frame] for name, spec in by_name.items()}
     every = {knob for of_one in knobs.values() for knob in of_one}
     if odd := [name for name in columns if name in of.knobs and name not in every]:
@@ -216,8 +216,8 @@ def _config(spec: OperatorSpec, value: Any, row: str) -> Config:
         if isinstance(value, str):
             return spec.config.from_json(value)
         fields = value if isinstance(value, dict) else spec.config(*value)._asdict()
-        plain = {knob: v if isinstance(v, str) else whole(v) for knob, v in fields.items()}
-        return spec.config(**plain) if spec.kernel_module else spec.config.from_json(json.dumps(plain))
+        knobs = {knob: v if isinstance(v, str) else whole(v) for knob, v in fields.items()}
+        return spec.config(**knobs) if spec.kernel_module else spec.config.from_json(json.dumps(knobs))
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"config of {row} is {shortened(repr(value))}: expected a Config or its JSON ({error})"

@@ -23,7 +23,7 @@ SAMPLES = "samples"
 _RUN = ("run", "started", "regime", "device", "sms", "unpaired")
 _RESULT = ("status", "reason", "fingerprint", "rounds", "round")
 # Every column with a meaning of its own; others are knobs.
-KNOWN = (*NEEDED, "variant", "config", SAMPLES, *UNITS, *_RUN, *_RESULT)
+RESERVED = (*NEEDED, "variant", "config", SAMPLES, *UNITS, *_RUN, *_RESULT)
 # Other names of dtypes, of torch, Triton and JAX.
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "f16": "float16"}
 _DTYPES |= {"fp32": "float32", "float": "float32", "f32": "float32"}
@@ -88,11 +88,11 @@ def named(frame: pd.DataFrame, columns: Columns, source: str, where: Columns) ->
     _check(frame, labels, times, source)
     if len(times) > 1 and SAMPLES not in frame:
         raise UsageError(f"{source} has times in {' and '.join(times)}: expected one of these columns")
-    knobs = [name for name in columns if name not in (*KNOWN, *sizes)]
+    knobs = [name for name in columns if name not in (*RESERVED, *sizes)]
     return Named(
         frame,
         SAMPLES if SAMPLES in frame else times[0],
-        tuple(knobs or [name for name in frame.columns if name not in KNOWN]),
+        tuple(knobs or [name for name in frame.columns if name not in RESERVED]),
     )
 
 
@@ -108,7 +108,7 @@ def _picked(frame: pd.DataFrame, where: Columns, columns: Columns, source: str) 
             others = ", ".join(repr(text[:40]) for text in texts.unique()[:3])
             raise UsageError(f"--where has {label}={value}, but {source} has there {others}")
         frame = frame[texts == str(value)]
-    return frame.drop(columns=[label for label in where if label not in (*KNOWN, *map(str, columns.values()))])
+    return frame.drop(columns=[label for label in where if label not in (*RESERVED, *map(str, columns.values()))])
 
 
 def _text(value: Any) -> str:
@@ -116,20 +116,20 @@ def _text(value: Any) -> str:
 
 
 def _renamed(frame: pd.DataFrame, columns: Columns, source: str) -> pd.DataFrame:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     sizes = {name for axes in named_axes() for name in axes}
     for name, column in columns.items():
         label = str(column)
         if label in frame:
-            found[name] = frame[label]
+            values[name] = frame[label]
         elif name in sizes and label.isascii() and label.isdecimal() and len(label) <= 18:
-            found[name] = int(label)
+            values[name] = int(label)
         elif name == "operator" or (name == "dtype" and dtype_of(label) in BUFFER_ITEMSIZE):
-            found[name] = label
+            values[name] = label
         else:
             raise UsageError(f"--columns has {name}={label}, but {source} has no column {label!r}: {_listed(frame)}")
-    rest = [name for name in frame.columns if name not in found and name not in map(str, columns.values())]
-    return frame[rest].assign(**found)
+    rest = [name for name in frame.columns if name not in values and name not in map(str, columns.values())]
+    return frame[rest].assign(**values)
 
 
 def _with_own_sizes(frame: pd.DataFrame, source: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
@@ -139,13 +139,13 @@ def _with_own_sizes(frame: pd.DataFrame, source: str) -> tuple[pd.DataFrame, tup
     """
     names = frame["operator"].astype(str) if "operator" in frame else pd.Series(dtype=str)
     axes_by_name = {name: axes_of(family_of(Key.parse(name, "").operator)) for name in names.unique()}
-    own = {*axes_by_name.values()} - {AXES}
-    if len(own) != 1:
+    other_axes = {*axes_by_name.values()} - {AXES}
+    if len(other_axes) != 1:
         return frame, ()
-    (axes,) = own
+    (axes,) = other_axes
     frame = frame.rename(columns={axis: name for name, axis in zip(AXES, axes, strict=False) if name not in frame})
-    if missing := [axis for name, axis in zip(AXES, axes, strict=False) if name not in frame]:
-        raise UsageError(_no_size(missing[0], axes, frame, source))
+    if lacking := [axis for name, axis in zip(AXES, axes, strict=False) if name not in frame]:
+        raise UsageError(_no_size(lacking[0], axes, frame, source))
     for third in axes[2:]:
         is_bare = names.map(lambda name: axes_by_name[name] == axes) & ~names.str.contains(f".{third}=", regex=False)
         if is_bare.any() and third not in frame:
@@ -176,19 +176,19 @@ def _no_size(size: str, axes: Sequence[str], frame: pd.DataFrame, source: str) -
 
 
 def _check(frame: pd.DataFrame, labels: Sequence[str], times: Sequence[str], source: str) -> None:
-    missing = [name for name in NEEDED if name not in frame]
-    if "config" not in frame and all(name in KNOWN for name in frame.columns):
-        missing.append("config (or a column for each knob of the configs)")
+    lacking = [name for name in NEEDED if name not in frame]
+    if "config" not in frame and all(name in RESERVED for name in frame.columns):
+        lacking.append("config (or a column for each knob of the configs)")
     if not times and SAMPLES not in frame:
-        missing.append(f"{SAMPLES} (or {', '.join(UNITS)})")
-    if missing:
-        names = [name.partition(" ")[0] for name in missing]
+        lacking.append(f"{SAMPLES} (or {', '.join(UNITS)})")
+    if lacking:
+        names = [name.partition(" ")[0] for name in lacking]
         advice = [_ADVICE[name] for name in names if name in _ADVICE]
         if others := [name for name in names if name not in _ADVICE]:
             advice.append(f"--columns {others[0]}=NAME says which has {others[0]}")
         if {*AXES} & {*names}:
             advice.append("sizes of other names, or three, are those of an operator that --load FILE declares")
-        raise UsageError(f"{source} has no column {', '.join(missing)}: {_listed(frame, labels)}; {'; '.join(advice)}")
+        raise UsageError(f"{source} has no column {', '.join(lacking)}: {_listed(frame, labels)}; {'; '.join(advice)}")
 
 
 def _listed(frame: pd.DataFrame, labels: Sequence[str] = ()) -> str:

@@ -51,10 +51,10 @@ def opened(path: Path) -> pq.ParquetFile:
 def columns_of(file: pq.ParquetFile, path: Path, names: Sequence[str] | None = None) -> pa.Table:
     """The columns of these names, or all; `path` is for messages. Errors are those of `opened`."""
     batches = []
-    left = MOST_BYTES
+    remaining = MOST_BYTES
     for batch in file.iter_batches(_BATCH_ROWS, columns=names):
-        left -= batch.nbytes
-        if left < 0:
+        remaining -= batch.nbytes
+        if remaining < 0:
             raise _too_large(path)
         batches.append(batch)
     schema = file.schema_arrow if names is None else pa.schema([file.schema_arrow.field(name) for name in names])

@@ -37,7 +37,7 @@ def load_recording(name: str, regime: str | None = COLD) -> Evidence:
     names = recordings()
     if name not in names:
         raise UsageError(f"unknown recording {name!r}: expected one of {', '.join(names) or '(none is shipped)'}")
-    evidence = Evidence.joined([read_parquet(path) for path in sorted(FOLDER.glob(f"{name}.*.parquet"))])
+    evidence = Evidence.concat([read_parquet(path) for path in sorted(FOLDER.glob(f"{name}.*.parquet"))])
     return evidence if regime is None else evidence.regime(regime)
 
 

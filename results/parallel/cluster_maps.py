@@ -46,12 +46,12 @@ def _connected_maps(address: str) -> Iterator[None]:
 
 
 @contextmanager
-def _maps(ray: ModuleType, wanted: Mapping[str, str], files: Files) -> Iterator[None]:
+def _maps(ray: ModuleType, versions: Mapping[str, str], files: Files) -> Iterator[None]:
     def tasks(function: Callable[[Any], Any], items: Sequence[Any], seconds: float) -> Iterator[Any]:
         if seconds < LEAST_SECONDS:
             yield from map(function, items)
             return
-        pool = TaskPool(ray, wanted, call, (wanted, files, ray.put(ray.cloudpickle.dumps((function, items)))))
+        pool = TaskPool(ray, versions, call, (versions, files, ray.put(ray.cloudpickle.dumps((function, items)))))
         try:
             for future in [pool.begin(index) for index in range(len(items))]:
                 yield pickle.loads(pool.result(future))
@@ -62,11 +62,11 @@ def _maps(ray: ModuleType, wanted: Mapping[str, str], files: Files) -> Iterator[
         yield
 
 
-def call(wanted: Mapping[str, str], files: Files, work: bytes, index: int) -> tuple[bytes, None]:
+def call(versions: Mapping[str, str], files: Files, work: bytes, index: int) -> tuple[bytes, None]:
     """On a node, the pickled result for an item.
 
     Args:
-        wanted: of nodes for nested maps, as `on_node.facts`.
+        versions: of nodes for nested maps, as `on_node.facts`.
         files: define operators.
         work: pickled function and items.
         index: of the item.
@@ -75,7 +75,7 @@ def call(wanted: Mapping[str, str], files: Files, work: bytes, index: int) -> tu
 
     _load(files)
     function, items = pickle.loads(work)
-    with _maps(ray, wanted, files):
+    with _maps(ray, versions, files):
         return ray.cloudpickle.dumps(function(items[index])), None
 
 

@@ -68,7 +68,7 @@ def _in_processes(function: Callable[[Any], Any], items: Sequence[Any], _: float
         yield from map(function, items)
         return
     # The last child has the core of this process, which waits; the others give theirs back when they end.
-    taken = context.Semaphore(count - 1)
+    extra_cores = context.Semaphore(count - 1)
     children, pipes = [], []
     if not is_nested:
         # A collection in a child would touch, and so copy, every page that it shares with this process.
@@ -79,7 +79,7 @@ def _in_processes(function: Callable[[Any], Any], items: Sequence[Any], _: float
         try:
             for first in range(count):
                 receiver, sender = context.Pipe(duplex=False)
-                work = function, items[first::count], sender, free, taken
+                work = function, items[first::count], sender, free, extra_cores
                 child = context.Process(target=_work, args=work)
                 child.start()
                 sender.close()
@@ -91,15 +91,15 @@ def _in_processes(function: Callable[[Any], Any], items: Sequence[Any], _: float
         results: list[deque[tuple[bool, Any]]] = [deque() for _ in pipes]
         waiting = dict(zip(pipes, results, strict=True))
         for index, item in enumerate(items):
-            pipe, own = pipes[index % count], results[index % count]
-            while not own and pipe in waiting:
+            pipe, queue = pipes[index % count], results[index % count]
+            while not queue and pipe in waiting:
                 for ready in cast("list[Connection]", wait([*waiting])):
                     try:
                         waiting[ready].append(ready.recv())
                     except EOFError:
                         del waiting[ready]
             # Without a result the child was killed, perhaps for lack of memory: continue in this process alone.
-            failed, result = own.popleft() if own else (False, function(item))
+            failed, result = queue.popleft() if queue else (False, function(item))
             if failed:
                 raise result
             yield result
@@ -111,12 +111,12 @@ def _in_processes(function: Callable[[Any], Any], items: Sequence[Any], _: float
         for child, pipe in zip(children, pipes, strict=True):
             child.join()
             pipe.close()
-        while taken.acquire(block=False):
+        while extra_cores.acquire(block=False):
             free.release()
 
 
 def _work(
-    function: Callable[[Any], Any], items: Sequence[Any], pipe: Connection, free: Semaphore, taken: Semaphore
+    function: Callable[[Any], Any], items: Sequence[Any], pipe: Connection, free: Semaphore, extra_cores: Semaphore
 ) -> None:
     """Run a child: send (False, result) of each item until one fails, then (True, error); give back a core."""
     belong_to_parent()
@@ -129,5 +129,5 @@ def _work(
             pipe.send((True, error))
     except BaseException:
         os._exit(1)
-    if taken.acquire(block=False):
+    if extra_cores.acquire(block=False):
         free.release()

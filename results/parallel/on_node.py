@@ -41,11 +41,11 @@ def _normtune() -> str:
     return f"{package.__version__} of sources {digest.hexdigest()[:12]}"
 
 
-def run(wanted: Mapping[str, str], name: str, *arguments: Any) -> Any:
+def run(versions: Mapping[str, str], name: str, *arguments: Any) -> Any:
     """A task: call a function of normtune on this node.
 
     Args:
-        wanted: the `facts` of the command.
+        versions: the `facts` of the command.
         name: module and name of the function, with a dot between them.
         arguments: of the function.
 
@@ -54,7 +54,7 @@ def run(wanted: Mapping[str, str], name: str, *arguments: Any) -> Any:
     """
     import ray
 
-    if facts() != wanted:
+    if facts() != versions:
         return ray.get_runtime_context().get_node_id(), None
     module, _, function = name.rpartition(".")
     return getattr(import_module(module), function)(*arguments)

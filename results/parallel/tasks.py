@@ -21,7 +21,7 @@ class TaskPool:
 
     Args:
         ray: connected.
-        wanted: versions that a node must have, as `on_node.facts`.
+        versions: versions that a node must have, as `on_node.facts`.
         function: which importable function, as `on_node.run`; its second result stays in Ray's object store.
         first: its first arguments in every call.
         lost: the error for a task that Ray lost, of its reason.
@@ -33,13 +33,13 @@ class TaskPool:
     def __init__(
         self,
         ray: ModuleType,
-        wanted: Mapping[str, str],
+        versions: Mapping[str, str],
         function: Callable[..., tuple[Any, Any]],
         first: tuple[Any, ...],
         lost: Callable[[str], Exception] = NormtuneError,
     ) -> None:
         self._ray, self._lost = ray, lost
-        self._first = wanted, f"{function.__module__}.{function.__name__}", *first
+        self._first = versions, f"{function.__module__}.{function.__name__}", *first
         ray.cloudpickle.register_pickle_by_value(on_node)
         self._task = ray.remote(num_cpus=1, num_returns=2, max_retries=3)(on_node.run)
         self._refused: set[str] = set()
@@ -86,7 +86,7 @@ class TaskPool:
             reason = "have other versions than this command" if nodes else "are none, and it needs some"
             raise NormtuneError(f"the nodes of the cluster with CPUs {reason}")
 
-    def _noted(self, result: Any, kept: Any) -> Any:
+    def _noted(self, result: Any, stored: Any) -> Any:
         """The result of a future, of a call's first result and Ray's object of the second."""
         return result
 
@@ -96,19 +96,19 @@ class TaskPool:
                 future.cancel()
                 return
             others = {"ray.io/node-id": f"!in({','.join(sorted(self._refused))})"} if self._refused else None
-            result, kept = self._task.options(label_selector=others).remote(*self._first, *arguments)
+            result, stored = self._task.options(label_selector=others).remote(*self._first, *arguments)
             self._running.add(result)
 
         def finish(done: Future[Any]) -> None:
             with self._lock:
                 self._running.discard(result)
             try:
-                found = done.result()
-                if isinstance(found, str):  # the id of a node with other versions
-                    self._refused.add(found)
+                answer = done.result()
+                if isinstance(answer, str):  # the id of a node with other versions
+                    self._refused.add(answer)
                     self._check_cpus()
                     return self._begin(future, arguments)
-                future.set_result(self._noted(found, kept))
+                future.set_result(self._noted(answer, stored))
             except self._ray.exceptions.RayTaskError as error:
                 future.set_exception(error.cause)
             except self._ray.exceptions.RayError as error:

@@ -17,7 +17,7 @@ from normtune.kernels.operator import operators
 from normtune.results.records import Coverage
 from normtune.tests.commands import printed_by
 from normtune.tests.kernels.registry import forgetting, registered
-from normtune.tuner.plan.resume import known
+from normtune.tuner.plan.resume import previous_of
 from normtune.tuner.staleness.table import changed_kernels
 
 LAUNCHER = '''
@@ -357,7 +357,7 @@ def test_a_check_and_a_sweep_go_by_it(
             registered(patch, spec)
             header = SimpleNamespace(kernels={"scaled": before})
             stale, notes = changed_kernels(header, "", None)
-            return stale, notes, len(known(stored, ["scaled"]))
+            return stale, notes, len(previous_of(stored, ["scaled"]))
 
     before = project.fingerprint()
     spec = project.loaded()

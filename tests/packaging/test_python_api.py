@@ -50,9 +50,9 @@ def test_the_example_of_the_document_runs_and_prints_nothing_but_what_it_says(ro
 def test_a_plan_is_returned_and_nothing_is_printed_or_made(tmp_path: Path, capfd, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     planned = normtune.sweep(REPLAY, shapes=[(4096, 256), (1, 64)], operators="rms_norm_forward", dry_run=True)
-    assert planned.outlook is not None
-    assert [task.problem.rows for task in planned.outlook.tasks] and planned.outlook.cells > 2
-    assert {task.problem.shape for task in planned.outlook.tasks} == {(4096, 256), (1, 64)}
+    assert planned.backlog is not None
+    assert [task.problem.rows for task in planned.backlog.tasks] and planned.backlog.cells > 2
+    assert {task.problem.shape for task in planned.backlog.tasks} == {(4096, 256), (1, 64)}
     assert planned.summary.problems == 0 and planned.device.uuid == REPLAY
     assert capfd.readouterr() == ("", "") and list(tmp_path.iterdir()) == []
 

@@ -128,12 +128,12 @@ def test_joined_parts_are_the_whole_in_whatever_order(varied):
     dtypes = [varied.select(dtypes=[name]) for name in ("bfloat16", "float16", "float32")]
     empty = varied.select(["none"])
     for parts in (operators, operators[::-1], dtypes, [empty, *operators], [varied], [empty]):
-        found, wanted = Evidence.joined(parts), empty if parts == [empty] else varied
+        found, wanted = Evidence.concat(parts), empty if parts == [empty] else varied
         assert found.digest() == wanted.digest() and found.runs == wanted.runs
         assert found.frame.dtypes.equals(wanted.frame.dtypes)
         assert found.frame.drop(columns=["rounds", "samples"]).equals(wanted.frame.drop(columns=["rounds", "samples"]))
     with pytest.raises(ValueError, match="the same measurement is there twice"):
-        Evidence.joined([varied, operators[0]])
+        Evidence.concat([varied, operators[0]])
 
 
 def test_current_keeps_the_kernels_of_the_newest_run(make, make_run):

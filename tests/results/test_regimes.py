@@ -8,7 +8,7 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.exchange.recording import load_recording, write_recording
 from normtune.results.regimes import REGIMES, check_regime
-from normtune.results.source import taken
+from normtune.results.source import read_evidence
 from normtune.tests.commands import invoke
 
 
@@ -84,16 +84,16 @@ def test_stores_and_recordings_give_the_cold_times_unless_another_regime_is_name
     assert [(known.samples, known.median_ns) for known in found["cold"]] == [(3, 31)]
     assert [(known.samples, known.median_ns) for known in found["warm"]] == [(1, 12)]
     assert found["eager"] == []
-    assert taken(url).digest() == mixed.regime("cold").digest()
-    assert taken(url, regime="warm").digest() == mixed.regime("warm").digest()
+    assert read_evidence(url).digest() == mixed.regime("cold").digest()
+    assert read_evidence(url, regime="warm").digest() == mixed.regime("warm").digest()
     with pytest.raises(UsageError, match="the store has no times of regime eager, but of cold, warm: name one of"):
-        taken(url, regime="eager")
+        read_evidence(url, regime="eager")
     write_recording(mixed.regime("warm"), "gpu-warm", tmp_path)
     monkeypatch.setattr(recording, "FOLDER", tmp_path)
     assert load_recording("gpu-warm").frame.empty
-    assert taken("gpu-warm", "warm").runs[0].regime == "warm"
+    assert read_evidence("gpu-warm", "warm").runs[0].regime == "warm"
     with pytest.raises(UsageError, match="recording gpu-warm has no times of regime cold, but of warm"):
-        taken("gpu-warm")
+        read_evidence("gpu-warm")
 
 
 def test_a_run_cannot_come_back_in_another_regime(make, make_run, tmp_path):
@@ -108,7 +108,7 @@ def test_what_commands_print_on_stderr_is_a_warning_in_python(tmp_path, make_run
     with Store.open(tmp_path / "a.db") as store:
         store.begin_run(make_run(1, "9999-11-22T10:00:00+00:00"))
     with pytest.warns(UserWarning, match="after tomorrow"):
-        assert taken(tmp_path / "a.db", "cold").frame.empty
+        assert read_evidence(tmp_path / "a.db", "cold").frame.empty
     assert capfd.readouterr() == ("", "")
     listed = invoke("data", "list", "--store", tmp_path / "a.db")
     assert "normtune: warning: run " in listed.stderr and "after tomorrow" in listed.stderr

@@ -19,7 +19,7 @@ from normtune.tuner.plan.plan import Plan, Task, fitting, plan, problems
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.sweep import progress
 from normtune.tuner.sweep.api import Sweep
-from normtune.tuner.sweep.outlook import Outlook
+from normtune.tuner.sweep.backlog import Backlog
 from normtune.tuner.sweep.report import end_lines, fruitless_line, plan_lines
 from normtune.tuner.sweep.summary import Best, Summary, best_of
 
@@ -35,8 +35,8 @@ def ok(*nanoseconds):
     return Outcome("ok", "", range(len(nanoseconds)), nanoseconds)
 
 
-def outlook_of(chosen, known=0):
-    return Outlook(chosen, chosen.tasks, known, len(chosen.jobs()))
+def backlog_of(chosen, known=0):
+    return Backlog(chosen, chosen.tasks, known, len(chosen.jobs()))
 
 
 def measured(shown, summary, problem, outcomes, left, seconds=1.0):
@@ -139,7 +139,7 @@ def test_a_spent_budget_says_what_the_rest_takes(summary):
 def test_the_plan_says_what_it_leaves_out():
     wanted = problems(["rms_norm_forward"], ["bfloat16"], [(1, 64), (4096, 1024), (65536, 4096)])
     chosen = fitting(plan(wanted, "portfolio", TARGET)._replace(reduced=7), 4 << 30)
-    count, left_out = plan_lines(outlook_of(chosen, known=5))
+    count, left_out = plan_lines(backlog_of(chosen, known=5))
     assert count.startswith(f"2 problems, {chosen.cells()} configs to time (")
     assert count.endswith("; 5 more problems are stored already")
     assert left_out == (
@@ -151,7 +151,7 @@ def test_the_plan_says_what_it_leaves_out():
 
 def test_a_log_gets_a_line_for_each_tenth(capsys):
     shown, summary = progress.Lines(), Summary()
-    shown.planned(outlook_of(Plan((), {})))
+    shown.planned(backlog_of(Plan((), {})))
     capsys.readouterr()
     for number in range(40):
         problem = SMALL._replace(rows=1 + number)
@@ -188,7 +188,7 @@ def test_a_log_hears_of_slow_compiles_and_slow_problems(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     shown, summary = progress.Lines(), Summary()
-    shown.planned(outlook_of(Plan((), {})))
+    shown.planned(backlog_of(Plan((), {})))
     capsys.readouterr()
     for second in range(100):
         now[0] = float(second)
@@ -219,11 +219,11 @@ def test_the_screen_names_the_gpu_and_fits_its_width(columns):
     summary = Summary()
     with progress.Screen(console) as shown:
         shown.title = "NVIDIA GeForce RTX 5060 Ti Laptop GPU"
-        shown.planned(outlook_of(plan(problems([], ["bfloat16"], [(1, 64)]), "portfolio", TARGET)))
+        shown.planned(backlog_of(plan(problems([], ["bfloat16"], [(1, 64)]), "portfolio", TARGET)))
         shown.compiling(30, 200)
         measured(shown, summary, SMALL, {FAST: ok(2000), COPY: ok(1500)}, left=375, seconds=100.0)
     plain = Console(file=io.StringIO(), width=columns)
-    plain.print(shown._drawn())
+    plain.print(shown._renderable())
     lines = plain.file.getvalue().splitlines()
     assert len(lines) == 3 and "NVIDIA" in lines[0] and "1 of 376" in lines[0] and lines[0].rstrip().endswith("left")
     assert "30 of 200 binaries" in lines[1] and "1 x 64" in lines[2]
@@ -252,7 +252,7 @@ def test_no_color_is_respected(monkeypatch):
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     with progress.Screen(console) as shown:
         shown.title = "NVIDIA H200"
-        shown.planned(outlook_of(Plan((), {})))
+        shown.planned(backlog_of(Plan((), {})))
         measured(shown, Summary(), SMALL, {FAST: ok(2000)}, left=3)
     assert "1 of 4" in console.file.getvalue() and "\x1b[3" not in console.file.getvalue()
 
@@ -261,7 +261,7 @@ def test_what_is_silent_says_nothing(capsys):
     shown = progress.Silent()
     with shown:
         shown.say("a line")
-        shown.planned(outlook_of(Plan((), {})))
+        shown.planned(backlog_of(Plan((), {})))
         shown.compiling(1, 2)
         measured(shown, Summary(), SMALL, {FAST: ok(2000)}, left=3)
     assert capsys.readouterr().out == ""
@@ -270,7 +270,7 @@ def test_what_is_silent_says_nothing(capsys):
 def test_json_holds_what_the_lines_tell(summary):
     from normtune.tuner.device.unopened import absent_gpu
 
-    summary.outlook = outlook_of(plan(problems([], ["bfloat16"], [(1, 64)]), "portfolio", TARGET))
+    summary.backlog = backlog_of(plan(problems([], ["bfloat16"], [(1, 64)]), "portfolio", TARGET))
     told = Sweep(absent_gpu("cold").device, summary).to_plain()
     assert told["plan"]["problems"] == 2
     assert told["sweep"]["left_seconds"] is None

@@ -14,7 +14,7 @@ from normtune.tests.kernels.registry import registered
 from normtune.tests.tuner.benches import Heard
 from normtune.tuner.staleness.stored import OTHER_CODE
 from normtune.tuner.sweep import api, devices
-from normtune.tuner.sweep.request import Request, Wanted
+from normtune.tuner.sweep.request import Request, Scope
 
 # The default space, as on a GPU: that of a replay is read from its recording.
 SMALL = {
@@ -44,7 +44,7 @@ def swept(**options):
 def test_a_sweep_with_nothing_to_do_opens_no_device(store, monkeypatch):
     monkeypatch.setattr(devices, "Bench", None)
     done, lines = swept(store=store, budget_seconds=60)
-    assert (done.summary.known, done.summary.problems, done.outlook) == (8, 0, None)
+    assert (done.summary.known, done.summary.problems, done.backlog) == (8, 0, None)
     assert lines == [
         "replay of the recorded sweep of NVIDIA H200: no GPU is measured (replay:nvidia-h200-fused-add-rms-norm)",
         f"nothing to do: all 8 problems are measured; `normtune fit --store {store}` makes their table",
@@ -93,7 +93,7 @@ def test_a_search_that_leaves_configs_out_ends_once(tmp_path, monkeypatch):
     asked = {"store": tmp_path / "store.db", "strategy": "plane", "space": "default"}
     done, _ = swept(**asked)
     assert done.summary.problems == 8
-    monkeypatch.setattr(Wanted, "plan", None)  # of a large space it takes seconds
+    monkeypatch.setattr(Scope, "plan", None)  # of a large space it takes seconds
     assert swept(**asked)[1][-1].startswith("nothing to do: all 8 problems are measured")
     for other in ({"rows": [1, 16, 256]}, {"space": "full"}, {"retry_failed": True}, {"strategy": "exhaustive"}):
         with pytest.raises(TypeError, match="not callable"):
@@ -119,7 +119,7 @@ def test_a_search_that_leaves_configs_out_goes_on_where_the_code_of_a_kernel_cha
 
 
 def test_only_a_search_that_leaves_configs_out_is_known_by_a_key():
-    of_all = {problem: [] for problem in Request().wanted().problems}
+    of_all = {problem: [] for problem in Request().scope().problems}
     keys = {name: Request(strategy=name).key(of_all) for name in ("adaptive", "plane", "exhaustive")}
     assert keys["plane"] and keys["adaptive"] is keys["exhaustive"] is None
     assert Request(strategy="plane", retry_failed=True).key(of_all) is None
@@ -127,7 +127,7 @@ def test_only_a_search_that_leaves_configs_out_is_known_by_a_key():
 
 def test_another_seed_and_another_config_in_use_make_another_key():
     request = Request(strategy="plane", operators=("transpose_fp8",))
-    problems = request.wanted().problems
+    problems = request.scope().problems
     of_all = {problem: [] for problem in problems}
     in_use = of_all | {problems[0]: [operator("transpose_fp8").default_config(problems[0], TARGETS["sm_90"])]}
     asked = [request.key(of_all), replace(request, seed=1).key(of_all), request.key(in_use)]
@@ -152,6 +152,6 @@ def test_an_operator_of_a_notebook_has_no_key_as_its_space_is_in_no_file(monkeyp
     spec = operator("transpose_fp8")
     for of_space in (partial(spec.space), space):
         registered(monkeypatch, replace(spec, space=of_space))
-        assert request.key({problem: [] for problem in request.wanted().problems})
+        assert request.key({problem: [] for problem in request.scope().problems})
     monkeypatch.setattr(space, "__module__", "__nowhere__")
-    assert request.key({problem: [] for problem in request.wanted().problems}) is None
+    assert request.key({problem: [] for problem in request.scope().problems}) is None

@@ -94,7 +94,7 @@ def test_probes_are_measured_in_order_and_what_came_of_them_is_heard(measure):
     wanted = [probe.problem for probe in session.probes]
     assert [task.problem for task in bench.measured] == [problem for problem, _ in session.heard] == wanted
     assert bench.prepared == [wanted[begun:] for begun in range(7)]
-    assert (len(told.measured), told.left, told.skipped) == (6, 0, {}) and not told.outlook.plan.oversized
+    assert (len(told.measured), told.left, told.skipped) == (6, 0, {}) and not told.backlog.plan.oversized
     assert told.timings == sum(len(o.nanoseconds) for _, found in session.heard for o in found.values()) > 6 * 6
     assert set(session.heard[0][1]) == {COPY, *TASKS[0].configs}
     assert bench.closed == 1
@@ -149,7 +149,7 @@ def test_what_cannot_be_measured_is_told(measure):
     assert told.skipped == {"it does not fit": 1} and (len(told.measured), told.left) == (5, 0)
     assert TASKS[1].problem not in [problem for problem, _ in session.heard]
     told = measure(Bench(free_bytes=2 << 30), Session())
-    assert 0 < len(told.outlook.plan.oversized) < 6 and len(told.measured) == 6 - len(told.outlook.plan.oversized)
+    assert 0 < len(told.backlog.plan.oversized) < 6 and len(told.measured) == 6 - len(told.backlog.plan.oversized)
 
 
 def test_a_lost_device_ends_it_and_what_was_measured_is_kept(measure, tmp_path):

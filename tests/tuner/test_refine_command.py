@@ -115,7 +115,7 @@ def test_variants_are_refined_and_batch_invariant_functions_are_not():
 
 
 def test_the_stated_loss_is_a_fraction_of_the_mean():
-    assert Request(refine="nvidia-h200").wanted().refined.until == pytest.approx(0.002)
+    assert Request(refine="nvidia-h200").scope().refined.until == pytest.approx(0.002)
 
 
 def _device_of(store):

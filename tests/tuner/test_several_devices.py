@@ -106,11 +106,11 @@ def test_the_spread_is_the_ratio_of_times_and_what_the_best_config_of_one_loses(
         return {c: Outcome("ok", "", range(4), [t] * 4) for c, t in zip(configs, times, strict=True)}
 
     most = [2000] * (len(configs) - 2)
-    sample.hear(task, outcomes([1000, 1100, *most]))
+    sample.add_measured(task, outcomes([1000, 1100, *most]))
     assert sample.tasks() == [task] and sample.spread() is None
-    sample.tell("cuda:0", task, outcomes([1000, 1100, *most]))
+    sample.add_shared("cuda:0", task, outcomes([1000, 1100, *most]))
     assert sample.spread() is None
-    sample.tell("cuda:1", task, outcomes([1122, 1020, *(2040 for _ in most)]))
+    sample.add_shared("cuda:1", task, outcomes([1122, 1020, *(2040 for _ in most)]))
     spread = sample.spread()
     assert (spread.problems, spread.ratios) == (1, {"cuda:0": 1.0, "cuda:1": pytest.approx(1.02)})
     assert spread.loss == pytest.approx(math.log(1.1))
@@ -189,13 +189,13 @@ class Arriving:
     def __init__(self, *arrivals, there=()):
         self.arrivals, self.there, self.wanted = list(arrivals), there, []
 
-    def joined(self):
+    def new_devices(self):
         done = sum(len(bench.measured) for bench in self.there)
         arrived = [bench for problems, bench in self.arrivals if problems <= done]
         self.arrivals = [each for each in self.arrivals if each[1] not in arrived]
         return arrived
 
-    def want(self, devices):
+    def request(self, devices):
         self.wanted.append(devices)
 
 
@@ -234,8 +234,8 @@ def test_a_search_without_any_device_goes_on_with_the_next_one(store, small_plan
     lost, back = Numbered(0, tasks=3), Numbered(0)
 
     class Back(Arriving):
-        def joined(self):
-            return super().joined() if lost.is_lost else []
+        def new_devices(self):
+            return super().new_devices() if lost.is_lost else []
 
     arriving = Back((3, back), there=[lost])
     (summary,) = sweep_all([Work([lost], small_plan, Adaptive)], store, joining=arriving)

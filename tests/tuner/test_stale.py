@@ -59,7 +59,7 @@ def test_only_what_another_triton_compiles_to_other_instructions_is_measured_aga
             store.begin_run(run._replace(software={**run.software, "triton": OLD}))
         store.add([item._replace(code=codes.get((item.problem, item.config))) for item in evidence.measurements()])
 
-    planned = api.sweep(**REPLAY, stale=True, dry_run=True, store=path).outlook
+    planned = api.sweep(**REPLAY, stale=True, dry_run=True, store=path).backlog
     assert {(task.problem, one.config) for task in planned.tasks for one in task.candidates} == planted
     lines, measured = stale(path)
     assert planted and measured == planted

@@ -19,7 +19,7 @@ from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive
-from normtune.tuner.sweep.outlook import search_of
+from normtune.tuner.sweep.backlog import search_of
 from normtune.tuner.sweep.report import end_lines, fruitless_line
 from normtune.tuner.sweep.schedule import Schedule
 
@@ -261,7 +261,7 @@ class Watching:
     def __init__(self, store):
         self.store, self.held = store, []
 
-    def planned(self, outlook):
+    def planned(self, backlog):
         pass
 
     def compiling(self, done, total):

@@ -289,7 +289,7 @@ def test_a_reader_that_leaves_gets_no_traceback(tmp_path):
 
 def test_a_grid_has_the_hidden_sizes_that_an_operator_takes(monkeypatch):
     def sizes(name, **asked):
-        return {problem.hidden for problem in Request(operators=(name,), **asked).wanted().problems}
+        return {problem.hidden for problem in Request(operators=(name,), **asked).scope().problems}
 
     default = {hidden for _, hidden in GRIDS["default"]}
     assert sizes("qk_norm") == sizes("qk_norm_backward", grid="quick") == {64, 80, 96, 112, 128, 160, 192, 256}

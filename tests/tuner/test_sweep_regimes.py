@@ -12,7 +12,7 @@ from normtune.tuner.device import replay
 from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.sweep import api
-from normtune.tuner.sweep.outlook import search_of
+from normtune.tuner.sweep.backlog import search_of
 from normtune.tuner.sweep.report import device_line, end_lines
 
 REPLAY = {"device": "replay:nvidia-h200", "rows": (1, 512), "hidden": (256,)}

@@ -95,7 +95,7 @@ def check_on_device(
         UsageError: the table or the device cannot be used, or a value is out of range.
         NormtuneError: the device fails.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     if not budget_seconds > 0:
         raise UsageError(f"budget_seconds is {budget_seconds!r}: expected a positive number")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -106,12 +106,12 @@ def check_on_device(
         if changed(tested.header.kernels):  # in their sources
             stale, notes = offline.stale_kernels(Path(table))
             tested = tested._replace(changed=tuple(stale), notes=(*tested.notes, *notes))
-        known = measurable(bench.device, tested.regime)
-        shapes = [None if known is None else known.get(one.key.usual, ()) for one in tested.functions]
+        recorded = measurable(bench.device, tested.regime)
+        shapes = [None if recorded is None else recorded.get(one.key.usual, ()) for one in tested.functions]
         session = CheckSession(tested.functions, tested.box, bench.target, seed, shapes)
         begin(bench.device)
         with nullcontext(store) if store is None or isinstance(store, Store) else Store.open(store) as opened:
-            done = measure(session, bench, budget_seconds - (time.monotonic() - begun), opened)
+            done = measure(session, bench, budget_seconds - (time.monotonic() - start), opened)
     finally:
         bench.close()
     judged = tuple(session.judged())
@@ -127,5 +127,5 @@ def check_on_device(
         kernels_changed=bool(tested.changed),
         shapes=len(done.measured),
         timings=done.timings,
-        seconds=time.monotonic() - begun,
+        seconds=time.monotonic() - start,
     )

@@ -155,11 +155,11 @@ def _against_device(
         for path in map(_file_of, tables):
             name = quoted(path)
 
-            def begun(opened_device: "Device", name: str = name) -> None:
+            def announce(opened_device: "Device", name: str = name) -> None:
                 begin(f"measuring {name} on {opened_device.label}, {seconds:g} s at most")
 
             try:
-                result = api.check_on_device(path, device, budget_seconds=seconds, begin=begun)
+                result = api.check_on_device(path, device, budget_seconds=seconds, begin=announce)
             except UsageError as error:
                 yield _unusable(path, error)
                 continue

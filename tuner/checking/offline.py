@@ -110,8 +110,10 @@ def stale_kernels(path: Path) -> tuple[list[str], list[str]]:
     return changed_kernels(header, text, _timed(header, partial(named_files.measured, header, path)))
 
 
-def _read(path: Path, again: bool = True) -> tuple[str, Header, str]:
-    """The text of a table, its header and its body; `again`, where it is damaged, because an editor may be writing it.
+def _read(path: Path, retries: bool = True) -> tuple[str, Header, str]:
+    """The text of a table, its header and its body.
+
+    With `retries` it is read again where it is damaged, because an editor may be writing it.
 
     Raises:
         NormtuneError: as `check`.
@@ -122,13 +124,13 @@ def _read(path: Path, again: bool = True) -> tuple[str, Header, str]:
         lines = whole.split("\n")
         text = "\n".join(lines[comment_of(lines).start :])
     except NormtuneError:
-        if not again:
+        if not retries:
             raise
     else:
-        if not (again and is_edited(header, body)):
+        if not (retries and is_edited(header, body)):
             return text, header, body
     sleep(_MOMENT)
-    return _read(path, again=False)
+    return _read(path, retries=False)
 
 
 def _is_readable(header: Header) -> bool:
@@ -169,13 +171,13 @@ def _against_data(
         announce(
             f"{locate.quoted(path)}: fitting {count} measurements of {source} again to compare; --quick skips this"
         )
-        again = fit(
+        refit = fit(
             evidence,
             options,
             incumbents=in_use,
             decisions=decided if options.leaves is not None else {},
         )
-        expected = module_text(again, command)
+        expected = module_text(refit, command)
     except (NormtuneError, ValueError, OverflowError) as error:
         return [f"its data cannot be fitted as its command says: {error}"]
     return _compared(expected, text, header, source, notes, options.leaves is not None)
@@ -184,18 +186,18 @@ def _against_data(
 def _compared(
     expected: str, text: str, header: Header, source: str, notes: list[str], is_decided: bool = False
 ) -> list[str]:
-    sides = [_canonical(side) for side in (text, expected)]
-    if sides[0] == sides[1]:
+    canonical = [_canonical(side) for side in (text, expected)]
+    if canonical[0] == canonical[1]:
         alike = "byte for byte" if expected == text else "but for its formatting"
         limits = "; cross-validation and what shares a function are taken from its facts" if is_decided else ""
         notes.append(f"equal, {alike}, to a fit of {source}{limits}")
         return []
-    table, refit = (side[:_MOST_LINES] for side in sides)
+    table, refit = (side[:_MOST_LINES] for side in canonical)
     lines = difflib.unified_diff(table, refit, "this table", f"fit of {source}", lineterm="", n=1)
-    shown = list(islice(lines, _DIFF_LINES + 1))
-    if len(shown) > _DIFF_LINES:
-        shown[-1] = "..."
-    return ["\n".join([f"it differs from a fit of {source}; {_refit_advice(header)}", *shown])]
+    excerpt = list(islice(lines, _DIFF_LINES + 1))
+    if len(excerpt) > _DIFF_LINES:
+        excerpt[-1] = "..."
+    return ["\n".join([f"it differs from a fit of {source}; {_refit_advice(header)}", *excerpt])]
 
 
 def _is_commented(header: Header, text: str) -> bool:
@@ -245,14 +247,14 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
     except (NormtuneError, ValueError) as error:
         return [str(error)]
     failures = []
-    for key, tree, known in _registered(functions, notes):
+    for key, tree, registration in _registered(functions, notes):
         alike = [one.dtype for one in measured if one._replace(dtype=key.dtype) == key]
-        if alike and not is_known_to_fit(known.spec, key.dtype, alike):
+        if alike and not is_known_to_fit(registration.spec, key.dtype, alike):
             failures.append(
                 f"{key}: it was not measured, and configs of {', '.join(alike)} may need more shared memory in "
                 f"{key.dtype} than {header.target} has: measure it, or declare `legal`; {_refit_advice(header)}"
             )
-        legality = Legality(known.spec, target, [key.dtype], known.variants, others)
+        legality = Legality(registration.spec, target, [key.dtype], registration.variants, others)
         if key.is_batch_invariant:
             failures += [
                 f"{key}: its configs sum a row of {least} to {most} elements in several orders"
@@ -268,7 +270,7 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
 def _registered(functions: Mapping[Key, Tree], notes: list[str]) -> Iterator[tuple[Key, Tree, Registered]]:
     """The functions of registered operators; `notes` gets a note on each other function."""
     for key, tree in functions.items():
-        if known := registered(key):
-            yield key, tree, known
+        if registration := registered(key):
+            yield key, tree, registration
         else:
             notes.append(f"{key} is not registered here: its configs were not checked")

@@ -18,7 +18,7 @@ from normtune.tuner.checking.session import CheckSession, ProbeRequest
 from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.plan import Plan, Task, candidates, fitting
 from normtune.tuner.search.adaptive import Adaptive, two_batches
-from normtune.tuner.search.protocol import Known, Race, Search
+from normtune.tuner.search.protocol import Previous, Race, Search
 from normtune.tuner.sweep.summary import Summary
 from normtune.tuner.sweep.sweep import Work, sweep
 
@@ -31,7 +31,7 @@ class ProbeSearch(Search):
 
     name = Adaptive.name
 
-    def __init__(self, tasks: Sequence[Task], known: Known, session: CheckSession, probes: Probes) -> None:
+    def __init__(self, tasks: Sequence[Task], previous: Previous, session: CheckSession, probes: Probes) -> None:
         self._session, self._probes = session, {task: probes[task] for task in tasks}
 
     def pending(self) -> Sequence[Task]:

@@ -100,7 +100,7 @@ def note_lines(table: TableUnderTest, device: Device, summary: Summary, without_
         yield f"{functions} could not be measured: {device.label} has times of none of their shapes"
     if summary.left:
         yield f"the budget ended with {summary.left} shapes left: --budget gives more time"
-    if summary.outlook and (oversized := summary.outlook.plan.oversized):
+    if summary.backlog and (oversized := summary.backlog.plan.oversized):
         yield f"{len(oversized)} shapes were left out: they exceed the free memory of the device"
     for reason, count in sorted(summary.skipped.items()):
         yield f"{count} shapes could not be measured: {reason}"

@@ -59,7 +59,7 @@ class CheckSession:
         box: the measured sizes of the table.
         target: limits of the device.
         seed: of the draw of shapes.
-        known: the measurable shapes of each function; None for all of at most `MAX_ELEMENTS`.
+        measurable: the measurable shapes of each function; None for all of at most `MAX_ELEMENTS`.
 
     Attributes:
         functions: the functions.
@@ -73,7 +73,7 @@ class CheckSession:
         box: Box,
         target: Target,
         seed: int,
-        known: Sequence[Collection[Shape] | None],
+        measurable: Sequence[Collection[Shape] | None],
     ) -> None:
         self.functions = tuple(functions)
         self._findings: list[list[ShapeLoss]] = [[] for _ in functions]
@@ -84,13 +84,13 @@ class CheckSession:
                 *(function.tree, population(box, seed, MAX_ELEMENTS, shapes), MOST_SHAPES, f"{seed} {function.key}"),
                 axes_of(function.key.family),
             )
-            for function, shapes in zip(functions, known, strict=True)
+            for function, shapes in zip(functions, measurable, strict=True)
         ]
         # Plain ones first, then variants, then batch-invariant ones.
         keys = [function.key for function in functions]
         order = sorted(range(len(keys)), key=lambda index: (keys[index].is_batch_invariant, bool(keys[index].modes)))
-        plain = [index for index in order if functions[index].is_plain]
-        groups = [plain, *([index] for index in order if index not in plain)]
+        of_plain = [index for index in order if functions[index].is_plain]
+        groups = [of_plain, *([index] for index in order if index not in of_plain)]
         self.probes = tuple(chain.from_iterable(self._of_group(group, target) for group in groups))
 
     def wants(self, probe: ProbeRequest) -> bool:
@@ -116,8 +116,8 @@ class CheckSession:
     def judged(self) -> list[tuple[Checked, Judgement]]:
         """The functions with their judgements, after the last measurement."""
         return [
-            (function, judge(findings, function.promise, drawn.shares, len(self.functions)))
-            for function, drawn, findings in zip(self.functions, self._samples, self._findings, strict=True)
+            (function, judge(findings, function.promise, shape_sample.shares, len(self.functions)))
+            for function, shape_sample, findings in zip(self.functions, self._samples, self._findings, strict=True)
         ]
 
     def _of_group(self, group: Sequence[int], target: Target) -> Iterator[ProbeRequest]:
@@ -128,7 +128,7 @@ class CheckSession:
 
     def _probes_of(self, index: int, target: Target, is_second_look: bool) -> list[ProbeRequest]:
         """The probes of a function; illegal configs fail at once."""
-        function, drawn = self.functions[index], self._samples[index]
+        function, shape_sample = self.functions[index], self._samples[index]
         spec = operator(function.key.operator)
         others = [
             other.tree
@@ -136,7 +136,7 @@ class CheckSession:
             if other.key.operator == function.key.operator and other is not function
         ]
         probes = []
-        for shape, leaf in drawn.reserve if is_second_look else drawn.probes:
+        for shape, leaf in shape_sample.reserve if is_second_look else shape_sample.probes:
             problem = Problem.at(function.key.usual, shape)
             config = choose(function.tree, shape, axes_of(function.key.family))
             against = tuple(rivals(function.tree, spec, problem, target, others))

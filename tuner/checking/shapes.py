@@ -29,7 +29,7 @@ from normtune.tuner.plan.portfolio import portfolio
 # Most rivals of the table's config from each source, which makes races of 7 to 10 configs. At 200 shapes of the
 # recorded H200 a race shows 0.42 to 0.87 % of the 0.44 to 1.10 % that the shipped plain functions lose to the best of
 # the whole space, and 94 to 99 % of the loss of another dtype's functions.
-NEIGHBOURS, BESIDE, STRONG = 5, 4, 7
+NEIGHBOURS, SIBLINGS, STRONG = 5, 4, 7
 # A leaf with at least this share of the population matters.
 MATTERS = 0.01
 _UNIT = 16
@@ -58,18 +58,18 @@ class Sample(NamedTuple):
     shares: dict[int, float]
 
 
-def population(box: Box, seed: int, most_elements: int, known: Collection[Shape] | None = None) -> list[Shape]:
+def population(box: Box, seed: int, most_elements: int, measurable: Collection[Shape] | None = None) -> list[Shape]:
     """The shapes of a check, without duplicates.
 
     Args:
         box: sizes that the table was measured on.
         seed: of the draw.
         most_elements: bound on rows x hidden.
-        known: the only measurable shapes; None for all.
+        measurable: the only measurable shapes; None for all.
     """
     rng = random.Random(seed)
-    drawn = (_anywhere(rng, box) for _ in range(_POPULATION)) if known is None else known
-    return sorted({shape for shape in drawn if box.holds(shape) and math.prod(shape[:2]) <= most_elements})
+    shapes = (_anywhere(rng, box) for _ in range(_POPULATION)) if measurable is None else measurable
+    return sorted({shape for shape in shapes if box.holds(shape) and math.prod(shape[:2]) <= most_elements})
 
 
 def sample(tree: Tree, shapes: Sequence[Shape], count: int, seed: int | str, axes: Sequence[str] = AXES) -> Sample:
@@ -95,10 +95,10 @@ def sample(tree: Tree, shapes: Sequence[Shape], count: int, seed: int | str, axe
         first = size >= MATTERS * len(shapes)
         seats += [(not (first and index == 0), -size / (2 * index + 1), leaf, index) for index in range(size)]
     most = max(count, sum(not is_later for is_later, *_ in seats))
-    drawn = tuple(of_leaf[leaf][index] for _, _, leaf, index in sorted(seats)[:most])
-    visits = Counter(probe.leaf for probe in drawn)
+    chosen = tuple(of_leaf[leaf][index] for _, _, leaf, index in sorted(seats)[:most])
+    visits = Counter(probe.leaf for probe in chosen)
     reserve = tuple(of_leaf[leaf][1] for leaf, count in visits.items() if count == 1 and sizes[leaf] > 1)
-    return Sample(drawn, reserve, {leaf: size / len(shapes) for leaf, size in sizes.items()})
+    return Sample(chosen, reserve, {leaf: size / len(shapes) for leaf, size in sizes.items()})
 
 
 def rivals(
@@ -117,12 +117,12 @@ def rivals(
     """
     shape, axes = problem.function_shape, (*spec.axes,)
     around = dict.fromkeys(choose(tree, near, axes) for near in _around(shape, spec.whole.largest[: len(axes)]))
-    beside = dict.fromkeys(choose(other, shape, axes) for other in others)
-    own = choose(tree, shape, axes)
+    siblings = dict.fromkeys(choose(other, shape, axes) for other in others)
+    answer = choose(tree, shape, axes)
     strong = portfolio(spec, problem, target) or spec.configs("default", problem, target)
     result: list[Config] = []
-    for configs, most in ((around, NEIGHBOURS), (beside, BESIDE), (strong, STRONG)):
-        new = [config for config in configs if config != own and config not in result]
+    for configs, most in ((around, NEIGHBOURS), (siblings, SIBLINGS), (strong, STRONG)):
+        new = [config for config in configs if config != answer and config not in result]
         result += spread(new, most) if configs is not around else new[:most]
     return result
 

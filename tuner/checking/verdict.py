@@ -45,7 +45,7 @@ _LEAST_OF_FEW = round(MILLION * math.log(1.15))
 # Additional loss of shapes off the grid.
 _OFF_GRID = 6_000
 # Part of the loss to the best of all configs that a race of about ten configs shows.
-_SEEN = 0.9
+_SHARE_IN_RACE = 0.9
 # The least limit of a shape off the grid, and the slack before an alarm.
 _LEAST_WORST = _WORST_SLACK = round(MILLION * math.log(1.15))
 # A shape off the grid may lose this multiple of the promised mean, as tables of few shapes may promise a worst of 0.
@@ -137,7 +137,7 @@ def ok_under(promise: Promise) -> int:
     limit = _limit(promise)
     if promises_little(promise):
         limit = min(limit, _expected(promise) + _MOST_OVER)
-    return round(_SEEN * limit)
+    return round(_SHARE_IN_RACE * limit)
 
 
 def _limit(promise: Promise) -> int:
@@ -266,9 +266,9 @@ def _decided(
         return STALE, "the mean loss is over the limit"
     if doubtful(findings, promise):
         return AMBIGUOUS, "the only shape of a leaf loses more than the worst of the grid and 15 %"
-    missing = {leaf for leaf, share in shares.items() if share >= MATTERS} - {finding.leaf for finding in findings}
-    if missing:
-        return AMBIGUOUS, f"no shape of {len(missing)} leaves was measured"
+    unmeasured = {leaf for leaf, share in shares.items() if share >= MATTERS} - {finding.leaf for finding in findings}
+    if unmeasured:
+        return AMBIGUOUS, f"no shape of {len(unmeasured)} leaves was measured"
     if mean.high(OK_ERROR) >= ok_under(promise):
         return AMBIGUOUS, "the mean loss may be on either side of the limit"
     return OK, f"within the {percent(promise.mean)} that it promised" if promises_little(promise) else ""
@@ -324,9 +324,9 @@ def _by_block(level: Level, best: Mapping[bool, Level]) -> NDArray[np.int32]:
     for even in (False, True):
         other = best[not even]
         labels, rounds, other_rounds = np.intersect1d(level.labels, other.labels, return_indices=True)
-        kept = halves(labels) == even
+        mask = halves(labels) == even
         for block, ratio in zip(
-            block_of(labels)[kept], (level.logs[rounds] - other.logs[other_rounds])[kept], strict=True
+            block_of(labels)[mask], (level.logs[rounds] - other.logs[other_rounds])[mask], strict=True
         ):
             ratios.setdefault(int(block), []).append(int(ratio))
     return np.array([sum(values) // len(values) for _, values in sorted(ratios.items())], np.int32)

@@ -26,7 +26,7 @@ class CompilerTasks(TaskPool):
     Args:
         ray: connected.
         target: architecture.
-        wanted: versions that a node must have, as `on_node.facts`.
+        versions: versions that a node must have, as `on_node.facts`.
         archives: receives Ray's objects with the files, each a `node_compiler.Archive`, by Triton's name of the kernel.
 
     Raises:
@@ -34,10 +34,10 @@ class CompilerTasks(TaskPool):
     """
 
     def __init__(
-        self, ray: ModuleType, target: str, wanted: Mapping[str, str], archives: MutableMapping[str, Any]
+        self, ray: ModuleType, target: str, versions: Mapping[str, str], archives: MutableMapping[str, Any]
     ) -> None:
         lost = partial(ProcessExpired, code=_KILLED)
-        super().__init__(ray, wanted, compiled, (target, files_of_operators()), lost)
+        super().__init__(ray, versions, compiled, (target, files_of_operators()), lost)
         self._archives = archives
 
     def schedule(
@@ -49,7 +49,7 @@ class CompilerTasks(TaskPool):
     def join(self) -> None:
         """Do nothing: Ray ends the processes."""
 
-    def _noted(self, result: bytes, kept: Any) -> Any:
+    def _noted(self, result: bytes, stored: Any) -> Any:
         outcome = pickle.loads(result)
-        self._archives.update(dict.fromkeys(outcome.kernels, kept))
+        self._archives.update(dict.fromkeys(outcome.kernels, stored))
         return outcome

@@ -66,17 +66,17 @@ class ClusterDevices:
         self.lost: dict[str, str] = {}
         self._ray, self._closing = ray, closing
         self._opener = opener_of(None if names == ALL else names, regime)
-        self._kind, resource, wanted = "cuda", "GPU", "a GPU"
+        self._kind, resource, device = "cuda", "GPU", "a GPU"
         options: dict[str, Any] = {"num_gpus": 1}
         if names and names != ALL:
-            self._kind, resource, wanted = "replay", REPLAYS, f"the resource {REPLAYS}"
+            self._kind, resource, device = "replay", REPLAYS, f"the resource {REPLAYS}"
             options = {"resources": {REPLAYS: 1}}
         there = ray.cluster_resources()
         self._count = int(there.get(resource, 0))
         if not self._count:
             nodes = sum(node["Alive"] for node in ray.nodes())
             raise NormtuneError(
-                f"--ray {address}: none of the {nodes} nodes of the cluster has {wanted}: `ray start` takes --num-gpus "
+                f"--ray {address}: none of the {nodes} nodes of the cluster has {device}: `ray start` takes --num-gpus "
                 "and --resources, `ray status` lists them"
             )
         for module in (parallel_on_node, on_node):
@@ -108,34 +108,34 @@ class ClusterDevices:
         Raises:
             NormtuneError: none can be opened.
         """
-        begun, first, opened = time.monotonic(), 0.0, list[Bench]()
+        start, first, opened = time.monotonic(), 0.0, list[Bench]()
         while not opened or ((self._waiting or self._opening) and time.monotonic() < first + _OTHERS_SECONDS):
-            self.want(max(1, self._count - len(self._held)))
-            more = self.joined()
+            self.request(max(1, self._count - len(self._held)))
+            more = self.new_devices()
             first = first if opened or not more else time.monotonic()
             opened += more
             if not opened and (len(self._held) >= self._count or self._unknown > _MOST_UNKNOWN):
                 names = {why: [name for name, other in self.lost.items() if other == why] for why in self.lost.values()}
-                raise NormtuneError("; ".join(f"{', '.join(found)}: {why}" for why, found in names.items()))
-            if not opened and time.monotonic() > begun + _FIRST_SECONDS:
+                raise NormtuneError("; ".join(f"{', '.join(of_reason)}: {why}" for why, of_reason in names.items()))
+            if not opened and time.monotonic() > start + _FIRST_SECONDS:
                 raise NormtuneError(
                     f"no GPU of the cluster became free in {_FIRST_SECONDS:g} s: `ray status` says who has them"
                 )
             time.sleep(_POLL_SECONDS)
         return opened
 
-    def want(self, devices: int) -> None:
+    def request(self, devices: int) -> None:
         """Let actors wait for as many devices as are wanted and not there, some at a time; end those that are not."""
         there = sum(not worker.is_lost for worker in self._workers.values())
-        missing = max(0, devices - there)
+        shortage = max(0, devices - there)
         limit = max(_WAITING, self._count - there - len(self._held))
-        while len(self._waiting) < min(missing, limit) and self._unknown <= _MOST_UNKNOWN:
+        while len(self._waiting) < min(shortage, limit) and self._unknown <= _MOST_UNKNOWN:
             actor = self._actor.remote()
             self._waiting[actor.facts.remote()] = actor
-        while len(self._waiting) > missing:
+        while len(self._waiting) > shortage:
             self._kill(self._waiting.popitem()[1])
 
-    def joined(self) -> list[Bench]:
+    def new_devices(self) -> list[Bench]:
         """Devices that were opened since the last call."""
         for bench in [bench for bench, worker in self._workers.items() if worker.is_lost]:
             del self._workers[bench]
@@ -174,8 +174,8 @@ class ClusterDevices:
             return
         host = f"{facts['host']}-{facts['node'][:6]}"
         prefix = f"{host}/{self._kind}:"
-        taken = {bench.name for bench in self._workers}  # replays have no numbers of their own
-        name = prefix + (facts["gpu"] or next(free for free in map(str, count()) if prefix + free not in taken))
+        names = {bench.name for bench in self._workers}  # replays have no numbers of their own
+        name = prefix + (facts["gpu"] or next(free for free in map(str, count()) if prefix + free not in names))
         if unlike := [key for key, version in self._facts.items() if facts[key] != version]:
             texts = [f"{key} {facts[key]} where the sweep has {self._facts[key]}" for key in unlike]
             self._leave_out(host, f"it has {', '.join(texts)}: install the same there", actor)
@@ -191,11 +191,11 @@ class ClusterDevices:
     def _check_alike(self, bench: Bench) -> None:
         """Raise NormtuneError for a device that differs from the first one of its kind."""
         versions = f"torch {bench.software.get('torch', 'none')}, driver {bench.device.driver}"
-        own = f"{versions}, {self._workers[bench].limits}"
-        first = self._alike.setdefault(bench.device.kind, own)
-        if own != first:
+        facts = f"{versions}, {self._workers[bench].limits}"
+        first = self._alike.setdefault(bench.device.kind, facts)
+        if facts != first:
             raise NormtuneError(
-                f"it has {own}, others of the name {bench.device.label!r} have {first}: sweep it into another --store"
+                f"it has {facts}, others of the name {bench.device.label!r} have {first}: sweep it into another --store"
             )
 
     def _leave_out(self, name: str, reason: str, held: Any) -> None:

@@ -42,8 +42,8 @@ def compiled(target: str, files: Files, call: bytes, seconds: float | None) -> t
     Raises:
         Exception: as `Executor.schedule`.
     """
-    found: tuple[bytes, Archive] = _pool(target, files).schedule(_called, args=(call,), timeout=seconds).result()
-    return found
+    result: tuple[bytes, Archive] = _pool(target, files).schedule(_called, args=(call,), timeout=seconds).result()
+    return result
 
 
 def _called(call: bytes) -> tuple[bytes, Archive]:

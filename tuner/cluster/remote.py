@@ -57,11 +57,11 @@ class RemoteWorker:
 
     def supply(self, kernels: Collection[str]) -> None:
         """Bring kernels from Ray's object store to the node; what does not arrive is compiled there."""
-        missing = [kernel for kernel in kernels if kernel in self._archives and kernel not in self._brought]
-        if not missing:
+        lacking = [kernel for kernel in kernels if kernel in self._archives and kernel not in self._brought]
+        if not lacking:
             return
-        self._brought.update(missing)
-        answer = self.actor.supply.remote(missing, *{self._archives[kernel] for kernel in missing})
+        self._brought.update(lacking)
+        answer = self.actor.supply.remote(lacking, *{self._archives[kernel] for kernel in lacking})
         with suppress(self._ray.exceptions.RayError):  # a lost actor fails the next step
             self._refused += self._ray.get(answer, timeout=GRACE_SECONDS)
 

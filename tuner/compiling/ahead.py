@@ -83,7 +83,7 @@ def compile_ahead(
     good = [result for result in results if result.kernels]
     triton, python = (triton_version(), python_version()) if good else ("", "")
     failures = Counter(outcome for result in results if (outcome := result.on(target))[0] != "ok")
-    compiled = sum(bool(result.made) for result in good)
+    compiled = sum(bool(result.new_kernels) for result in good)
     return Ahead(folder, target.name, len(good), compiled, triton, python, failures)
 
 
@@ -97,10 +97,10 @@ def _try(jobs: Sequence[Job], target: str) -> None:
         results = list(pool)
     for result in results:
         if result.status != "ok":
-            known = ", ".join(TARGETS)
+            targets = ", ".join(TARGETS)
             raise UsageError(
                 f"--target is {target!r}, for which this Triton cannot compile ({result.reason}): expected one of "
-                f"{known}, or another target of this Triton"
+                f"{targets}, or another target of this Triton"
             )
 
 

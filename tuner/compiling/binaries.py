@@ -30,7 +30,7 @@ class Binaries:
     def __init__(self, target: str, cache: KernelCache | None = None, elsewhere: Executor | None = None) -> None:
         self.undigested = ""
         self._cache = cache
-        self._wanted: set[Task] = set()
+        self._tasks: set[Task] = set()
         self._requests = Lock()
         self._on_progress: Callable[[int], None] | None = None
         self._pool = CompilePool(
@@ -48,8 +48,8 @@ class Binaries:
         self._on_progress = on_progress or self._on_progress
         with self._requests:
             for task in tasks:
-                if task not in self._wanted:
-                    self._wanted.add(task)
+                if task not in self._tasks:
+                    self._tasks.add(task)
                     self._pool.add(Plan((task,), {}).jobs())
 
     def result(self, problem: Problem, launch: AnyLaunch, seconds: float | None) -> Compiled | None:
@@ -58,7 +58,7 @@ class Binaries:
         if result is not None:
             self.undigested = result.undigested or self.undigested
             if self._cache and result.kernels:
-                self._cache.note(problem, launch, bool(result.made))
+                self._cache.note(problem, launch, bool(result.new_kernels))
         return result
 
     def kernels(self, task: Task) -> set[str]:

@@ -48,7 +48,7 @@ class Compiled(NamedTuple):
         promoted: these kernels, arguments and effects (`_promoted`); only on the same request.
         codes: code of each (problem, launch) pair that the job serves; empty if Triton's frontend failed.
         kernels: Triton's names of all kernels of these pairs, if they were compiled.
-        made: those kernels that were in no cache.
+        new_kernels: those kernels that were in no cache.
         undigested: why the code of a compiled binary has no digest; empty if there is a digest.
     """
 
@@ -62,7 +62,7 @@ class Compiled(NamedTuple):
     promoted: tuple[tuple[str, str, str], ...] = ()
     codes: tuple[TimedCode, ...] = ()
     kernels: tuple[str, ...] = ()
-    made: tuple[str, ...] = ()
+    new_kernels: tuple[str, ...] = ()
     undigested: str = ""
 
     def on(self, target: Target) -> tuple[str, str]:
@@ -173,7 +173,7 @@ def _described(
         promoted=tuple(one for kernel in kernels for one in _promoted(kernel)) if keep_assembly else (),
         codes=tuple(code._replace(machine=machine) for code, machine in zip(codes, machines, strict=True)),
         kernels=tuple(sorted(map(key_of, binaries))),
-        made=tuple(sorted(map(key_of, binaries.keys() & _COMPILED))),
+        new_kernels=tuple(sorted(map(key_of, binaries.keys() & _COMPILED))),
     )
 
 

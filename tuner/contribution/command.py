@@ -106,12 +106,12 @@ def _sweep(device: str | None, seconds: float, store: Path, display: "Silent", s
     from normtune.tuner.sweep.api import run
     from normtune.tuner.sweep.request import Request
 
-    end, measured, known = time.monotonic() + seconds, 0, 0
+    end, measured, stored = time.monotonic() + seconds, 0, 0
     for dtype in _DTYPES:
-        if (left := end - time.monotonic()) > 0:
-            summary = run(Request(device, dtypes=dtype, budget_seconds=left, store=store, **swept), display).summary
-            measured, known = measured + summary.problems, known + summary.known
-    if not measured + known:
+        if (rest := end - time.monotonic()) > 0:
+            summary = run(Request(device, dtypes=dtype, budget_seconds=rest, store=store, **swept), display).summary
+            measured, stored = measured + summary.problems, stored + summary.known
+    if not measured + stored:
         raise NormtuneError(f"nothing was measured in {seconds:g} s: give a larger --budget")
     return measured
 

@@ -177,8 +177,8 @@ class Bench:
         self.prepare([task])
         try:
             for candidate in task.candidates:
-                left = None if seconds is None else max(0.0, seconds - (time.perf_counter() - start))
-                if self._compile(task.problem, candidate, left) is None:
+                remaining = None if seconds is None else max(0.0, seconds - (time.perf_counter() - start))
+                if self._compile(task.problem, candidate, remaining) is None:
                     return False
             return True
         finally:

@@ -28,8 +28,8 @@ def limits_of(devices: Sequence[Device]) -> list[Limits]:
     are_here = not all(device.uuid.startswith(REPLAY_PREFIX) for device in devices)
     facts = facts_in_child(smi_facts, _SMI_SECONDS) if are_here else {}
     gpus = {gpu["uuid"].removeprefix("GPU-"): gpu for gpu in facts.get("gpus", [])}
-    found = [gpus.get(device.uuid.removeprefix("GPU-"), {}) for device in devices]
+    of_devices = [gpus.get(device.uuid.removeprefix("GPU-"), {}) for device in devices]
     return [
         Limits(device.memory_bytes, gpu.get("power_watts"), gpu.get("most_mhz"))
-        for device, gpu in zip(devices, found, strict=True)
+        for device, gpu in zip(devices, of_devices, strict=True)
     ]

@@ -130,9 +130,9 @@ def recorded(problems: Sequence[Problem], device: Device, regime: str) -> dict[P
     column, places, configs = recording.frame["config"], recording.places(), {}
     for problem in problems:
         texts = column.iloc[places.get(problem.columns, [])]
-        known = [read_config(problem.operator, text) for text in dict.fromkeys(texts)]
-        if found := [config for config in known if config != COPY]:
-            configs[problem] = found
+        of_problem = [read_config(problem.operator, text) for text in dict.fromkeys(texts)]
+        if without_copy := [config for config in of_problem if config != COPY]:
+            configs[problem] = without_copy
     return configs
 
 

@@ -72,7 +72,7 @@ class Worker:
 
     def open(self) -> None:
         """Wait until the engine is open, as `Driver.open`."""
-        self.identity = self._ask(START_SECONDS)
+        self.identity = self._exchange(START_SECONDS)
 
     def abandon(self) -> None:
         """End the process without waiting for its answer."""
@@ -83,7 +83,7 @@ class Worker:
 
     def call(self, step: str, *arguments: Any, seconds: float) -> Any:
         """The engine's answer to a step, as `Driver.call`."""
-        return self._ask(seconds, step, arguments)
+        return self._exchange(seconds, step, arguments)
 
     def close(self) -> dict[str, object]:
         """Let the process end; returns the summary of the clocks."""
@@ -99,7 +99,7 @@ class Worker:
         with suppress(ValueError):  # it has ended already
             self._process.kill()
 
-    def _ask(self, seconds: float, *message: Any) -> Any:
+    def _exchange(self, seconds: float, *message: Any) -> Any:
         """The answer to a message; without a message, the first answer after the start."""
         try:
             if message:

@@ -26,7 +26,7 @@ OK, WARNING, PROBLEM = "ok", "warning", "problem"
 # The most memory that driver and display hold on an unused GPU.
 _HELD_BYTES = 2 << 30
 # What a reader misses in the line of a GPU if its vendor's library does not tell it.
-_TOLD = ("clock_mhz", "free_bytes", "processes")
+_GPU_DETAILS = ("clock_mhz", "free_bytes", "processes")
 _REPLAY = "without a GPU, `normtune sweep --device replay:nvidia-h200` runs the whole tool on the recorded H200"
 
 
@@ -213,7 +213,7 @@ def _by_driver(facts: Facts, smi: Facts) -> str:
         parts.append(f"SM clock {facts['clock_mhz']} of {facts['most_mhz'] or '?'} MHz")
     cuda = f" (CUDA {smi['cuda'] // 1000}.{smi['cuda'] % 1000 // 10})" if smi["cuda"] else ""
     divided = {True: "divided", False: "undivided", None: ""}[facts["is_divided"]]
-    unknown = ", ".join(name for name in _TOLD if facts.get(name) is None)
+    unknown = ", ".join(name for name in _GPU_DETAILS if facts.get(name) is None)
     parts += [f"driver {smi['driver']}{cuda}", divided, facts["uuid"], f"not told: {unknown}" if unknown else ""]
     return ", " + ", ".join(filter(None, parts))
 

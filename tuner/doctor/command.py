@@ -45,9 +45,9 @@ def doctor(
 def lines(findings: "list[Finding]", colour: bool) -> list[str]:
     """Findings as lines, with advice indented below; with `colour`, levels are coloured for a terminal."""
     printed = []
-    for level, topic, found, advice in findings:
-        shown = typer.style(f"{level:8}", fg=_COLOURS[level]) if colour else f"{level:8}"
-        printed.append(f"{shown} {topic:9} {printable(found)}")
+    for level, topic, state, advice in findings:
+        label = typer.style(f"{level:8}", fg=_COLOURS[level]) if colour else f"{level:8}"
+        printed.append(f"{label} {topic:9} {printable(state)}")
         if advice:
             printed.append(f"{'':18} {printable(advice)}")
     return printed

@@ -42,11 +42,11 @@ def cast_by_torch(set_attribute: Callable[[Any, str, Any], None] = setattr, *, s
         if new.is_fp8() and saturates:
             most = torch.finfo(types[new]).max
             values = values.float().clamp(-most, most)
-        made = values.to(types[new])
+        result = values.to(types[new])
         if new == tl.float8e4nv:
-            made.view(torch.uint8)[values.float().abs() > 464] = 0x7F
-        plain = interpreter._get_np_dtype(new)
-        return interpreter.TensorHandle(made.view(getattr(torch, str(plain))).numpy(), new)
+            result.view(torch.uint8)[values.float().abs() > 464] = 0x7F
+        np_dtype = interpreter._get_np_dtype(new)
+        return interpreter.TensorHandle(result.view(getattr(torch, str(np_dtype))).numpy(), new)
 
     def patch_with_fnuz(language: Any, scope: Any) -> None:
         usual_patch(language, scope)

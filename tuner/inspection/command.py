@@ -32,23 +32,23 @@ def inspect(
     running = inspections(file, operator, target, lambda text: note(f"{text} ..."))
     while True:
         with redirect_stdout(sys.stderr):  # on which libraries may print
-            found = next(running, None)
-        if found is None:
+            inspection = next(running, None)
+        if inspection is None:
             break
-        results.append(found)
-        _print(found)
+        results.append(inspection)
+        _print(inspection)
     if code := max(one.exit_code for one in results):
         raise typer.Exit(code)
 
 
-def _print(found: "Inspection") -> None:
-    say(f"{found.operator} for {found.target}")
-    for title, text in found.seen:
+def _print(inspection: "Inspection") -> None:
+    say(f"{inspection.operator} for {inspection.target}")
+    for title, text in inspection.lines:
         say(f"  {title:<10}{text}")
-    for text in found.warnings:
+    for text in inspection.warnings:
         say(f"  warning   {text}")
-    for text in found.faults:
+    for text in inspection.faults:
         say(f"  fault     {text}")
-    count = len(found.faults)
-    unchecked = f", {found.unchecked} launches not checked" if found.unchecked else ""
-    say(f"{found.operator}: {count or 'no'} fault{'s' * (count != 1)}{unchecked}")
+    count = len(inspection.faults)
+    unchecked = f", {inspection.unchecked} launches not checked" if inspection.unchecked else ""
+    say(f"{inspection.operator}: {count or 'no'} fault{'s' * (count != 1)}{unchecked}")

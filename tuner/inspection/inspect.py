@@ -59,7 +59,7 @@ class Inspection:
     Attributes:
         operator: its name.
         target: architecture.
-        seen: lines of a title and a text each.
+        lines: lines of a title and a text each.
         faults: a line for each fault, which prevents a sweep or makes its results wrong.
         warnings: a line for each probable mistake.
         unchecked: the launches that the gate did not reach before its limit of CPU time.
@@ -68,7 +68,7 @@ class Inspection:
 
     operator: str
     target: str
-    seen: list[tuple[str, str]] = field(default_factory=list)
+    lines: list[tuple[str, str]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unchecked: int = 0
@@ -96,9 +96,9 @@ def inspect_operator(file: str | os.PathLike[str], *, operator: str = "", target
 
 
 def inspections(
-    file: str | os.PathLike[str], operator: str, target: str, tell: Callable[[str], None] = lambda _: None
+    file: str | os.PathLike[str], operator: str, target: str, announce: Callable[[str], None] = lambda _: None
 ) -> Iterator[Inspection]:
-    """The same as `inspect_operator`, each operator as soon as it is done; `tell` gets lines that say what is running.
+    """The same as `inspect_operator`, each operator as soon as it is done; `announce` gets lines of what is running.
 
     Raises:
         UsageError: as `inspect_operator`.
@@ -112,14 +112,14 @@ def inspections(
         compiled = [Future[None]() for _ in looks]
         thread.submit(_compile, looks, limits, compiled)
         for look, of_gate, done in zip(looks, cases, compiled, strict=True):
-            found = look.found
+            inspection = look.inspection
             if of_gate:
-                tell(f"{found.operator}: {len(of_gate)} launches in Triton's interpreter")
+                announce(f"{inspection.operator}: {len(of_gate)} launches in Triton's interpreter")
                 _gate(look, of_gate, gate)
             if not done.done():
-                tell(f"{found.operator}: compiling for {target}")
+                announce(f"{inspection.operator}: compiling for {target}")
             done.result()
-            yield found
+            yield inspection
 
 
 def _names(file: str | os.PathLike[str], only: str) -> list[str]:
@@ -130,80 +130,82 @@ def _names(file: str | os.PathLike[str], only: str) -> list[str]:
     modules = {name for name, module in sys.modules.items() if getattr(module, "__file__", None) in loaded()}
     names = names or [name for name, spec in operators().items() if spec.kernel_module in modules]
     if only:
-        known = sorted({name.partition(".")[0] for name in names})
+        expected = sorted({name.partition(".")[0] for name in names})
         names = [name for name in names if name == only or name.partition(".")[0] == only]
         if not names:
-            raise UsageError(f"{os.fspath(file)} has no operator {only!r}: expected one of {', '.join(known)}")
+            raise UsageError(f"{os.fspath(file)} has no operator {only!r}: expected one of {', '.join(expected)}")
     return [*{name.partition(".")[0]: name for name in reversed(names)}.values()][::-1]
 
 
 class _Look(NamedTuple):
     """The findings about an operator, and the tried problems with their candidates; none after a fault."""
 
-    found: Inspection
-    tried: list[tuple[Problem, list[Candidate]]]
+    inspection: Inspection
+    problems: list[tuple[Problem, list[Candidate]]]
 
 
 def _looked_at(name: str, target: Target) -> _Look:
     spec = operator(name)
-    found = Inspection(name, target.name)
+    inspection = Inspection(name, target.name)
     try:
-        tried = _tried(spec, target, found)
-        if tried:
-            _describe(spec, tried, found)
-            _look_at_reference(spec, tried[0][0], found)
-            _try_knobs(spec, [problem for problem, _ in tried[:2]], target, found)
-        return _Look(found, tried)
+        problems = _problems_of(spec, target, inspection)
+        if problems:
+            _describe(spec, problems, inspection)
+            _look_at_reference(spec, problems[0][0], inspection)
+            _try_knobs(spec, [problem for problem, _ in problems[:2]], target, inspection)
+        return _Look(inspection, problems)
     except OperatorError as error:
-        found.fault(str(error), error.exit_code)
-        return _Look(found, [])
+        inspection.fault(str(error), error.exit_code)
+        return _Look(inspection, [])
 
 
-def _tried(spec: OperatorSpec, target: Target, found: Inspection) -> list[tuple[Problem, list[Candidate]]]:
+def _problems_of(spec: OperatorSpec, target: Target, inspection: Inspection) -> list[tuple[Problem, list[Candidate]]]:
     """A problem of each of `_SHAPES` that is possible, with its candidates.
 
     They are in dtypes in which the interpreter is exact if the operator has one: the last one in float16 if possible.
     """
     dtypes = [dtype for dtype in _EXACT if dtype in spec.dtypes] or list(spec.dtypes[:1])
-    tried: list[tuple[Problem, list[Candidate]]] = []
+    problems: list[tuple[Problem, list[Candidate]]] = []
     reasons: Counter[str] = Counter()
     for number, (rows, lengths) in enumerate(_SHAPES):
         dtype = dtypes[min(number, 1) % len(dtypes)]
-        before = [problem.hidden for problem, _ in tried]
+        before = [problem.hidden for problem, _ in problems]
         for hidden in lengths:
             if hidden > spec.max_hidden or hidden in before:
                 continue
             problem = spec.problem(rows, hidden, dtype)
-            kept, pool = some_candidates("default", problem, target)
+            candidates, pool = some_candidates("default", problem, target)
             reasons.update(pool.pruned)
-            if any(not isinstance(one.config, Implementation) for one in kept):
-                if not tried and (not pool.is_listed or pool.size > LARGE):
+            if any(not isinstance(one.config, Implementation) for one in candidates):
+                if not problems and (not pool.is_listed or pool.size > LARGE):
                     whole = f"{pool.size} configs" if pool.is_listed else "configs that a function draws"
-                    found.seen.append(("space", f"{whole}, of which a sample is inspected"))
-                tried.append((problem, kept))
+                    inspection.lines.append(("space", f"{whole}, of which a sample is inspected"))
+                problems.append((problem, candidates))
                 break
-    if not tried:
-        told = reasons.most_common(1)[0][0] if reasons else "its space is empty"
-        found.fault(f"no config can run any of the tried shapes: {told}")
-    return tried
+    if not problems:
+        reason = reasons.most_common(1)[0][0] if reasons else "its space is empty"
+        inspection.fault(f"no config can run any of the tried shapes: {reason}")
+    return problems
 
 
-def _describe(spec: OperatorSpec, tried: Sequence[tuple[Problem, list[Candidate]]], found: Inspection) -> None:
-    problem, kept = tried[0]
-    config, launch = kept[0]
-    found.seen.append(("problem", f"{problem}, {spec.bytes_moved(problem)} bytes moved"))
-    found.seen.append(("configs", f"{len(kept)} with different launches; {config}:"))
+def _describe(spec: OperatorSpec, problems: Sequence[tuple[Problem, list[Candidate]]], inspection: Inspection) -> None:
+    problem, candidates = problems[0]
+    config, launch = candidates[0]
+    inspection.lines.append(("problem", f"{problem}, {spec.bytes_moved(problem)} bytes moved"))
+    inspection.lines.append(("configs", f"{len(candidates)} with different launches; {config}:"))
     calls = getattr(launch, "calls", None)
     if calls is None:
-        found.seen.append(("launch", str(launch)))
+        inspection.lines.append(("launch", str(launch)))
         return
-    for ((module, kernel), grid, given), (*_, kinds) in zip(calls, launch.binary, strict=True):
-        arguments = ", ".join(_argument(name, value, dict(kinds)[name]) for name, value in given)
-        found.seen.append(("launch", f"{module}.{kernel}[{', '.join(map(str, grid))}]({arguments})"))
+    for ((module, kernel), grid, parameters), (*_, kinds) in zip(calls, launch.binary, strict=True):
+        arguments = ", ".join(_argument(name, value, dict(kinds)[name]) for name, value in parameters)
+        inspection.lines.append(("launch", f"{module}.{kernel}[{', '.join(map(str, grid))}]({arguments})"))
     if is_foreign(launch):
         text = ", ".join(launch.operations) or "none"  # type: ignore[attr-defined]
-        found.seen.append(("timed", f"the whole function, as it allocates or calls torch; operations of torch: {text}"))
-    _look_for_tensors(spec, problem, launch, found)
+        inspection.lines.append(
+            ("timed", f"the whole function, as it allocates or calls torch; operations of torch: {text}")
+        )
+    _look_for_tensors(spec, problem, launch, inspection)
 
 
 def _argument(name: str, value: Any, kind: Any) -> str:
@@ -221,28 +223,28 @@ def _argument(name: str, value: Any, kind: Any) -> str:
     return f"{name}={dtype} {'itself' if is_one else 'as a multiple of 16' if is_multiple else 'any'}"
 
 
-def _look_for_tensors(spec: OperatorSpec, problem: Problem, launch: Any, found: Inspection) -> None:
+def _look_for_tensors(spec: OperatorSpec, problem: Problem, launch: Any, inspection: Inspection) -> None:
     """Report tensors that are passed to no kernel, and outputs that are passed to several."""
-    given = Counter(value[0] for *_, arguments in launch.calls for _, value in arguments if len(value) > 1)
+    uses = Counter(value[0] for *_, arguments in launch.calls for _, value in arguments if len(value) > 1)
     returned = spec.declaration.returned if hasattr(spec, "declaration") else ()
     for buffer in spec.buffers(problem):
         if buffer.name in returned or launch.operations:
             continue
-        if not given[buffer.name] and buffer.role in (OUTPUT, IN_OUT):
-            found.fault(
+        if not uses[buffer.name] and buffer.role in (OUTPUT, IN_OUT):
+            inspection.fault(
                 f"the output {buffer.name} is passed to no kernel: pass it, or if the function allocates it, return it "
                 "and remove the parameter"
             )
-        elif not given[buffer.name] and buffer.role in (INPUT, WEIGHT):
-            found.warnings.append(f"{buffer.name} is passed to no kernel: pass it, or leave it out of buffers")
-        elif buffer.role == OUTPUT and given[buffer.name] > 1:
-            found.warnings.append(
-                f"the output {buffer.name} is passed to {given[buffer.name]} kernels: right if the later ones read it; "
+        elif not uses[buffer.name] and buffer.role in (INPUT, WEIGHT):
+            inspection.warnings.append(f"{buffer.name} is passed to no kernel: pass it, or leave it out of buffers")
+        elif buffer.role == OUTPUT and uses[buffer.name] > 1:
+            inspection.warnings.append(
+                f"the output {buffer.name} is passed to {uses[buffer.name]} kernels: right if the later ones read it; "
                 "if they overwrite it, the first are timed in vain"
             )
 
 
-def _look_at_reference(spec: OperatorSpec, problem: Problem, found: Inspection) -> None:
+def _look_at_reference(spec: OperatorSpec, problem: Problem, inspection: Inspection) -> None:
     import torch
 
     from normtune.tuner.timing.gate import inputs_of, reference_of
@@ -251,24 +253,24 @@ def _look_at_reference(spec: OperatorSpec, problem: Problem, found: Inspection) 
     tensors = inputs_of(spec, problem, generator, torch.device("cpu"), True)
     expected = reference_of(spec, problem, tensors)
     of_short = getattr(spec.references(), "returned", None)
-    shown = []
+    outputs = []
     for name, (value, _) in expected.items():
-        shown.append(f"{name} {tuple(value.shape)}")
+        outputs.append(f"{name} {tuple(value.shape)}")
         if not bool(value.isfinite().all()):
-            found.warnings.append(f"the reference gives {name} infinite or NaN values, which no kernel can match")
-    found.seen.append(("reference", ", ".join(shown)))
+            inspection.warnings.append(f"the reference gives {name} infinite or NaN values, which no kernel can match")
+    inspection.lines.append(("reference", ", ".join(outputs)))
     declared = getattr(spec, "declaration", None)
     if of_short and declared and "dtype" not in declared.reference_wants:
         for buffer, value in of_short(problem, tensors, **spec.scalars):
             dtype = str(getattr(value, "dtype", torch.float64)).rpartition(".")[2]
             if dtype in ("bfloat16", "float16", "float32"):
-                found.warnings.append(
+                inspection.warnings.append(
                     f"the reference returns {buffer.name} in {dtype}: expected float64, like its inputs, or its own "
                     "roundings count as errors of the kernel"
                 )
 
 
-def _try_knobs(spec: OperatorSpec, problems: Sequence[Problem], target: Target, found: Inspection) -> None:
+def _try_knobs(spec: OperatorSpec, problems: Sequence[Problem], target: Target, inspection: Inspection) -> None:
     """Report knobs whose values all give the same launches."""
     large = problems[0]._replace(rows=_LARGE[0], hidden=min(_LARGE[1], spec.max_hidden))
     space = space_of(spec.space_at("full", problems[0], target))
@@ -278,7 +280,7 @@ def _try_knobs(spec: OperatorSpec, problems: Sequence[Problem], target: Target, 
         groups = [[one._replace(**{name: value}) for value in values] for one in spread(configs, _KNOB_CONFIGS)]
         inside = [[one for one in group if isinstance(space, Drawn) or one in space] for group in groups]
         if len(values) > 1 and _is_idle(spec, inside, (*problems, large), target):
-            found.warnings.append(
+            inspection.warnings.append(
                 f"the knob {name} changes no launch: pass it to the kernel, or leave it out of the config"
             )
 
@@ -297,14 +299,14 @@ def _is_idle(
 
 def _cases(look: _Look) -> list[GateCase]:
     """The launches that the gate checks; of the last problem two, as interpreting its many elements takes long."""
-    if look.tried and (dtype := look.tried[0][0].dtype) not in _EXACT:
-        look.found.warnings.append(f"results in {dtype} are not checked: Triton's interpreter truncates them")
+    if look.problems and (dtype := look.problems[0][0].dtype) not in _EXACT:
+        look.inspection.warnings.append(f"results in {dtype} are not checked: Triton's interpreter truncates them")
         return []
     cases = []
-    for number, (problem, kept) in enumerate(look.tried):
+    for number, (problem, candidates) in enumerate(look.problems):
         is_long = number == 2
-        kernels = [one.config for one in kept if not isinstance(one.config, Implementation)]
-        others = [one.config for one in kept if isinstance(one.config, Implementation)]
+        kernels = [one.config for one in candidates if not isinstance(one.config, Implementation)]
+        others = [one.config for one in candidates if isinstance(one.config, Implementation)]
         chosen = spread(kernels, 2) if is_long else [*spread(kernels, _GATED), *others]
         cases += [GateCase(problem, config, 1 if is_long else 2) for config in chosen]
     return cases
@@ -312,20 +314,20 @@ def _cases(look: _Look) -> list[GateCase]:
 
 def _gate(look: _Look, cases: Sequence[GateCase], gate: InterpreterGate) -> None:
     """Report the results of an operator's gate."""
-    found, right = look.found, 0
+    inspection, right = look.inspection, 0
     for problem, config, _ in cases:
         reason, code, repeats, is_checked = gate.result()
-        found.unchecked += not is_checked
+        inspection.unchecked += not is_checked
         right += is_checked and not reason
-        found.warnings += [text for text in repeats if text not in found.warnings]
+        inspection.warnings += [text for text in repeats if text not in inspection.warnings]
         if reason:
             hint = "".join(f": {text}" for words, text in _HINTS.items() if words in reason)
-            found.fault(f"{reason}{hint}", code, at="" if code == 2 else f"{config} at {problem}")
-    at = ", ".join(f"{problem.rows} x {problem.hidden} in {problem.dtype}" for problem, _ in look.tried)
+            inspection.fault(f"{reason}{hint}", code, at="" if code == 2 else f"{config} at {problem}")
+    at = ", ".join(f"{problem.rows} x {problem.hidden} in {problem.dtype}" for problem, _ in look.problems)
     text = f"{right} of {len(cases)} launches are right in Triton's interpreter, at {at}"
-    if found.unchecked:
-        text += f"; {found.unchecked} were not checked: they take over {LIMIT_SECONDS} s of CPU time"
-    found.seen.append(("gate", text))
+    if inspection.unchecked:
+        text += f"; {inspection.unchecked} were not checked: they take over {LIMIT_SECONDS} s of CPU time"
+    inspection.lines.append(("gate", text))
 
 
 def _compile(looks: Sequence[_Look], target: Target, done: Sequence[Future[None]]) -> None:
@@ -333,22 +335,22 @@ def _compile(looks: Sequence[_Look], target: Target, done: Sequence[Future[None]
     chosen = {
         (problem.operator, one.launch.binary): (number, problem, one)
         for number, look in enumerate(looks)
-        for problem, kept in look.tried[:1]
-        for one in _of_each_value(kept)
+        for problem, candidates in look.problems[:1]
+        for one in _of_each_value(candidates)
     }
-    left = Counter(number for number, _, _ in chosen.values())
+    remaining = Counter(number for number, _, _ in chosen.values())
     try:
         jobs = jobs_of((problem, one.launch) for _, problem, one in chosen.values())
         for number, future in enumerate(done):
-            if not left[number]:
+            if not remaining[number]:
                 future.set_result(None)
         # Each process imports what the file imports: torch takes 5 s of CPU time, as much as a dozen of jobs.
         workers = 1 if len(jobs) <= _FEW_JOBS else None
         for result in compile_all(jobs, target.name, workers, keep_assembly=True) if jobs else ():
             number, _, one = chosen[result.job.problem.operator, result.job.launch.binary]
-            _report(result, one.config, target, looks[number].found)
-            left[number] -= 1
-            if not left[number]:
+            _report(result, one.config, target, looks[number].inspection)
+            remaining[number] -= 1
+            if not remaining[number]:
                 done[number].set_result(None)
     except BaseException as error:
         for future in done:
@@ -356,27 +358,27 @@ def _compile(looks: Sequence[_Look], target: Target, done: Sequence[Future[None]
                 future.set_exception(error)
 
 
-def _report(result: Compiled, config: Config, target: Target, found: Inspection) -> None:
+def _report(result: Compiled, config: Config, target: Target, inspection: Inspection) -> None:
     if result.status != "ok":
-        found.fault(f"does not compile for {target.name}: {result.reason or result.status}", at=str(config))
+        inspection.fault(f"does not compile for {target.name}: {result.reason or result.status}", at=str(config))
     for kernel, argument, effect in result.promoted:
         text = (
             f"{kernel} {effect} where torch.compile sees its launch, as Inductor passes the float {argument} as fp64: "
             f"make it tl.constexpr, or begin the kernel with {argument} = {argument}.to(tl.float32)"
         )
-        found.warnings += [text] if text not in found.warnings else []
+        inspection.warnings += [text] if text not in inspection.warnings else []
     _, excess = result.on(target)
     for used in result.resources:
         text = f"{used.registers} registers, {used.spilled_bytes} bytes spilled, {used.shared_bytes} bytes shared"
         text += f"; a sweep drops it: {excess}" if excess else ""
-        found.seen.append(("compiled", f"{used.kernel} with {config}: {text}"))
+        inspection.lines.append(("compiled", f"{used.kernel} with {config}: {text}"))
 
 
-def _of_each_value(kept: Sequence[Candidate]) -> list[Candidate]:
-    seen: set[tuple[int, Any]] = set()
+def _of_each_value(candidates: Sequence[Candidate]) -> list[Candidate]:
+    values: set[tuple[int, Any]] = set()
     chosen = []
-    for one in kept:
-        if not isinstance(one.config, Implementation) and {*enumerate(one.config)} - seen:
+    for one in candidates:
+        if not isinstance(one.config, Implementation) and {*enumerate(one.config)} - values:
             chosen.append(one)
-            seen |= {*enumerate(one.config)}
+            values |= {*enumerate(one.config)}
     return chosen[:_COMPILED]

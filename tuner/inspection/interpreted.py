@@ -49,19 +49,19 @@ def prepared(files: Sequence[str], target: Target) -> Watch:
 def results(watch: Watch, target: Target, cases: Sequence[GateCase], limit: float) -> Iterator[GateResult]:
     """The result of each case; `limit` is the CPU time of an operator, seconds."""
     signal.signal(signal.SIGPROF, _stop)
-    name, left = "", limit
+    name, remaining = "", limit
     for case in cases:
         if case.problem.operator != name:
-            name, left = case.problem.operator, limit
+            name, remaining = case.problem.operator, limit
         try:
-            if left <= 0:
+            if remaining <= 0:
                 raise _LimitReached
-            signal.setitimer(signal.ITIMER_PROF, left, 1)  # again, as an exception in a finalizer is dropped
+            signal.setitimer(signal.ITIMER_PROF, remaining, 1)  # again, as an exception in a finalizer is dropped
             reason, code = _failure(watch, target, case)
-            left, _ = signal.setitimer(signal.ITIMER_PROF, 0)
+            remaining, _ = signal.setitimer(signal.ITIMER_PROF, 0)
         except _LimitReached:
             signal.setitimer(signal.ITIMER_PROF, 0)
-            left = 0
+            remaining = 0
             yield GateResult(is_checked=False)
         else:
             yield GateResult(reason, code, watch.repeats)
@@ -75,11 +75,11 @@ def _call_on_gpu(target: Target) -> None:
     """Make functions of operators find a GPU, with tensors in the memory of the CPU."""
     usual = Declaration.call
 
-    def call(declaration: Declaration, given: Mapping[str, Any], *rest: Any) -> object:
-        if any(isinstance(one, torch.Tensor) and one.is_meta for one in given.values()):
-            return usual(declaration, given, *rest)
+    def call(declaration: Declaration, arguments: Mapping[str, Any], *rest: Any) -> object:
+        if any(isinstance(one, torch.Tensor) and one.is_meta for one in arguments.values()):
+            return usual(declaration, arguments, *rest)
         with on_gpu(target, CPU):
-            return usual(declaration, given, *rest)
+            return usual(declaration, arguments, *rest)
 
     Declaration.call = call  # type: ignore[method-assign, assignment]
 

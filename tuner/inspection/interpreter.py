@@ -51,8 +51,8 @@ def complete() -> None:
             arrays = [value.handle.data if isinstance(value, tl.tensor) else np.float32(value) for value in values]
             first = next(value for value in values if isinstance(value, tl.tensor))
             with np.errstate(all="ignore"):
-                found = _LIBDEVICE[name](*arrays)
-            return tensor(found.astype(arrays[0].dtype), first.dtype, first.shape)
+                result = _LIBDEVICE[name](*arrays)
+            return tensor(result.astype(arrays[0].dtype), first.dtype, first.shape)
 
         return function
 
@@ -120,12 +120,12 @@ class Watch:
         interpreter._interpreter = self  # type: ignore[assignment]
         arguments = interpreter.GridExecutor._init_args_hst
 
-        def begun(executor: Any, args: Any, kwargs: Any) -> Any:
-            found = arguments(executor, args, kwargs)
-            self._begin(executor.fn, {**dict(zip(executor.arg_names, found[0], strict=False)), **found[1]})
-            return found
+        def prepared(executor: Any, args: Any, kwargs: Any) -> Any:
+            result = arguments(executor, args, kwargs)
+            self._begin(executor.fn, {**dict(zip(executor.arg_names, result[0], strict=False)), **result[1]})
+            return result
 
-        interpreter.GridExecutor._init_args_hst = begun  # type: ignore[method-assign]
+        interpreter.GridExecutor._init_args_hst = prepared  # type: ignore[method-assign]
 
     def _begin(self, function: Any, arguments: Mapping[str, Any]) -> None:
         is_ours = function.__module__.startswith("normtune.")
@@ -155,22 +155,22 @@ class Watch:
     def store(self, pointers: Any, value: Any, mask: Any) -> None:
         """The same as the interpreter's; stops at a wrong write."""
         value = np.broadcast_to(value, np.shape(pointers))
-        for one, offsets, taken in self._accesses("writes", pointers, mask, value.dtype.itemsize):
+        for one, offsets, is_inside in self._accesses("writes", pointers, mask, value.dtype.itemsize):
             writers = one.writers[offsets]
             shared = (writers != -1) & (writers != self._program)
             if shared.any() and not self._is_atomic:
-                there = np.asarray(pointers)[taken]
+                there = np.asarray(pointers)[is_inside]
                 before = self._usual.load(
                     there, np.ones(there.shape, bool), np.zeros(there.shape, value.dtype), value.dtype
                 )
-                if (before != value[taken])[shared].any():
+                if (before != value[is_inside])[shared].any():
                     self._stop(f"writes elements of {one.name} that another program also writes: the last one wins")
-                told = (
+                text = (
                     f"several programs of {self._kernel} write the same elements of {one.name}, here equal values: "
                     "is each row of its own program, at every number of rows?"
                 )
-                if told not in self.repeats:
-                    self.repeats.append(told)
+                if text not in self.repeats:
+                    self.repeats.append(text)
             for byte in range(value.dtype.itemsize):
                 one.writers[offsets + byte] = self._program
         self._usual.store(pointers, value, mask)
@@ -187,15 +187,15 @@ class Watch:
         pointers = np.asarray(pointers)
         active = np.broadcast_to(np.asarray(mask, bool), pointers.shape)
         outside = active.copy()
-        found = []
+        accesses = []
         for one in self._ranges:
-            taken = outside & (pointers >= one.start) & (pointers + size <= one.end)
-            if taken.any():
-                found.append((one, (pointers[taken] - one.start).astype(np.int64), taken))
-                outside &= ~taken
+            is_inside = outside & (pointers >= one.start) & (pointers + size <= one.end)
+            if is_inside.any():
+                accesses.append((one, (pointers[is_inside] - one.start).astype(np.int64), is_inside))
+                outside &= ~is_inside
         if outside.any():
-            self._stop(f"{verb} {_beyond(pointers[outside], self._ranges)}: expected a mask, or another grid")
-        return found
+            self._stop(f"{verb} {_place_outside(pointers[outside], self._ranges)}: expected a mask, or another grid")
+        return accesses
 
     def _stop(self, text: str) -> None:
         fault = f"{self._kernel} {text}"
@@ -204,7 +204,7 @@ class Watch:
         raise AccessError(fault)
 
 
-def _beyond(pointers: Any, ranges: Sequence[_Range]) -> str:
+def _place_outside(pointers: Any, ranges: Sequence[_Range]) -> str:
     """The place of pointers outside of all tensors, in words."""
     first = int(pointers.flat[0])
     nearest = min(ranges, key=lambda one: min(abs(first - one.start), abs(first - one.end)))

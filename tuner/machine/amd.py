@@ -49,11 +49,11 @@ class AmdSmi(Library):
         """A quick reading."""
         smi = self._smi
         status = maybe(lambda: smi.amdsmi_get_violation_status(gpu))
-        known = {key: status.get(key) for key in _VIOLATIONS if isinstance(status.get(key), bool)} if status else {}
+        flags = {key: status.get(key) for key in _VIOLATIONS if isinstance(status.get(key), bool)} if status else {}
         return Clocks(
             _number(maybe(lambda: smi.amdsmi_get_clock_info(gpu, smi.AmdSmiClkType.GFX)["clk"])),
             _number(maybe(lambda: self._temperature(gpu))),
-            tuple(sorted({_VIOLATIONS[key] for key, active in known.items() if active})) if known else None,
+            tuple(sorted({_VIOLATIONS[key] for key, active in flags.items() if active})) if flags else None,
         )
 
     def state(self, gpu: Any) -> State:

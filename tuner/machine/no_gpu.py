@@ -39,8 +39,8 @@ def at_a_glance() -> str:
     if torch.endswith("+cpu"):
         return _without_cuda(torch)
     files = (vendor.AMD_FILE,) if "+rocm" in torch else (*vendor.NVIDIA_FILES, vendor.AMD_FILE)
-    found = any(Path(file).exists() for file in files)
-    return "" if found else _no_amd_driver() if "+rocm" in torch else _NO_DRIVER
+    has_driver = any(Path(file).exists() for file in files)
+    return "" if has_driver else _no_amd_driver() if "+rocm" in torch else _NO_DRIVER
 
 
 def _without_cuda(torch: str) -> str:
@@ -58,12 +58,12 @@ def without_triton(facts: Facts) -> str:
 
 
 def _unusable(name: str, facts: Facts, install: str) -> str:
-    missing = facts.get("missing")
-    if not missing:
+    reason = facts.get("missing")
+    if not reason:
         return ""
-    if missing.startswith("ModuleNotFoundError") and f"'{name}'" in missing:
-        return f"{name} is not installed ({missing}): {install}"
-    return f"{name} is broken ({missing}): install it again, `pip install --force-reinstall {name}`"
+    if reason.startswith("ModuleNotFoundError") and f"'{name}'" in reason:
+        return f"{name} is not installed ({reason}): {install}"
+    return f"{name} is broken ({reason}): install it again, `pip install --force-reinstall {name}`"
 
 
 def without_gpu(facts: Facts) -> str:

@@ -78,12 +78,12 @@ class Nvml(Library):
         if self._events is None:
             self._events = nvml.nvmlEventSetCreate()
             nvml.nvmlDeviceRegisterEvents(gpu, nvml.nvmlEventTypeXidCriticalError, self._events)
-        found = []
+        codes = []
         while True:
             try:
-                found.append(int(nvml.nvmlEventSetWait_v2(self._events, 0).eventData))
+                codes.append(int(nvml.nvmlEventSetWait_v2(self._events, 0).eventData))
             except nvml.NVMLError_Timeout:
-                return found
+                return codes
 
     def _ecc(self, gpu: Any, kind: int) -> int:
         return int(self._nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, self._nvml.NVML_AGGREGATE_ECC))

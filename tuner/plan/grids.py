@@ -52,13 +52,13 @@ def shapes(grid: str, *sizes: Sequence[int] | None) -> list[Shape]:
     if grid not in GRIDS:
         raise UsageError(f"unknown grid {grid!r}: expected one of {', '.join(GRIDS)}")
     chosen = GRIDS[grid]
-    if any(given is not None for given in sizes):
-        for name, given in zip(AXES, sizes, strict=True):
-            for size in given or ():
+    if any(values is not None for values in sizes):
+        for name, values in zip(AXES, sizes, strict=True):
+            for size in values or ():
                 if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                     raise UsageError(f"{name} has {size!r}: expected positive integers")
         axes = zip(zip(*chosen, strict=True), sizes, strict=True)
-        first, second = (own if given is None else given for own, given in axes)
+        first, second = (default if values is None else values for default, values in axes)
         chosen = tuple(product(first, second))
     pairs, _ = _within(chosen)
     if not pairs:
@@ -131,9 +131,9 @@ def _listings(path: Path, operators: Collection[str], dtypes: Collection[str]) -
         if (not kind[0] or is_of(kind[0], operators)) and (not dtypes or kind[1] in ("", *dtypes))
     ]
     if not chosen:
-        wanted = " in ".join(" or ".join(names) for names in (operators, dtypes) if names)
-        known = ", ".join(" ".join(filter(None, kind)) for kind in by_kind)
-        raise UsageError(f"{path} has no line for {wanted}: expected one of {shortened(known, 200)}")
+        requested = " in ".join(" or ".join(names) for names in (operators, dtypes) if names)
+        kinds = ", ".join(" ".join(filter(None, kind)) for kind in by_kind)
+        raise UsageError(f"{path} has no line for {requested}: expected one of {shortened(kinds, 200)}")
     axes = _axes_of({operator for operator, _ in chosen if operator} or operators)
     if not lines[0].cells.keys() >= {*axes}:
         read_lines(path, axes)  # raises the error that names the missing columns
@@ -160,8 +160,8 @@ def _within(chosen: Collection[Shape]) -> tuple[list[Shape], list[Shape]]:
     """Shapes of at most `MAX_ELEMENTS` elements and larger ones, each once, by their last size first."""
     ordered = sorted(set(chosen), key=lambda shape: shape[::-1])
     large = [math.prod(shape[: len(AXES)]) > MAX_ELEMENTS for shape in ordered]
-    kept = [[shape for shape, is_large in zip(ordered, large, strict=True) if is_large == side] for side in (0, 1)]
-    return kept[0], kept[1]
+    parts = [[shape for shape, is_large in zip(ordered, large, strict=True) if is_large == side] for side in (0, 1)]
+    return parts[0], parts[1]
 
 
 def between(least: int, most: int, unit: int = 1) -> list[int]:

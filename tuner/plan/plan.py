@@ -18,7 +18,7 @@ from normtune.kernels.operator import OperatorSpec, members, operator, operators
 from normtune.kernels.problem import AXES, Problem, Shape
 from normtune.kernels.target import Target
 from normtune.tuner.plan.binaries import Job, jobs_of
-from normtune.tuner.plan.pool import DRAWN, Candidate, Pool
+from normtune.tuner.plan.pool import SUBSET_SIZE, Candidate, Pool
 from normtune.tuner.plan.portfolio import CONFIGS, portfolio
 from normtune.tuner.timing.protocol import timed_launches
 
@@ -64,15 +64,15 @@ class Task(NamedTuple):
         """The candidates that have these configs; of a large space those with their launches."""
         if isinstance(self.candidates, Pool):
             return self.candidates.among(configs)
-        wanted = set(configs)
-        return [candidate for candidate in self.candidates if candidate.config in wanted]
+        chosen = set(configs)
+        return [candidate for candidate in self.candidates if candidate.config in chosen]
 
-    def drawn(self, configs: Iterable[Config] = (), seed: int = 0, least: int = 0) -> "Task":
-        """Itself; of a large space a task of `DRAWN`, or `least`, random ones and of these, see `Pool.drawn`."""
+    def subset(self, configs: Iterable[Config] = (), seed: int = 0, least: int = 0) -> "Task":
+        """Itself; of a large space a task of `SUBSET_SIZE`, or `least`, random ones and of these, see `Pool.subset`."""
         pool = self.candidates
         if not isinstance(pool, Pool):
             return self
-        return Task(self.problem, tuple(pool.drawn(configs, seed, max(DRAWN, least))))
+        return Task(self.problem, tuple(pool.subset(configs, seed, max(SUBSET_SIZE, least))))
 
 
 class Plan(NamedTuple):
@@ -83,7 +83,7 @@ class Plan(NamedTuple):
         pruned: number of (problem, config) pairs left out, by reason.
         oversized: problems left out because they exceed the device's free memory.
         reduced: number of problems of the default grid left out by a smaller effort.
-        beyond: number of problems of the user's shapes left out because they are larger than any of a grid.
+        too_large: number of problems of the user's shapes left out because they are larger than any of a grid.
         pools: of problems whose configs are too many to ask each for its launch: `pruned` does not count theirs.
     """
 
@@ -91,7 +91,7 @@ class Plan(NamedTuple):
     pruned: dict[str, int]
     oversized: tuple[Problem, ...] = ()
     reduced: int = 0
-    beyond: int = 0
+    too_large: int = 0
     pools: tuple[Pool, ...] = ()
 
     def jobs(self) -> list[Job]:
@@ -108,11 +108,11 @@ class Plan(NamedTuple):
         """Number of problems at which no config is legal, if one is at others."""
         return 0 if self.is_empty else sum(not task.candidates for task in self.tasks)
 
-    def complete(self, left: Iterable[Task]) -> set[Problem]:
-        """The problems without anything left, but for those at which no config is legal, if one is at others."""
+    def complete(self, remaining: Iterable[Task]) -> set[Problem]:
+        """The problems without a remaining task, but for those at which no config is legal, if one is at others."""
         illegal = self.illegal
         measurable = {task.problem for task in self.tasks if not illegal or task.candidates}
-        return measurable - {task.problem for task in left}
+        return measurable - {task.problem for task in remaining}
 
     def cells(self) -> int:
         """Number of (problem, config) pairs to be timed."""
@@ -158,7 +158,7 @@ def problems(
 
 
 def plan(
-    wanted: Sequence[Problem],
+    requested: Sequence[Problem],
     space: str | ConfigsOf,
     target: Target,
     always: ConfigsOf | None = None,
@@ -167,7 +167,7 @@ def plan(
     """The plan of a space on these problems.
 
     Args:
-        wanted: the problems.
+        requested: the problems.
         space: the name of the space, or its configs by problem; at others the default space.
         target: of the device.
         always: configs of problems that are candidates whatever the space, if they are legal there.
@@ -181,34 +181,34 @@ def plan(
     tasks, pools = [], []
     pruned: Counter[str] = Counter()
     shared: dict[str, Space] = {}
-    for problem in wanted:
+    for problem in requested:
         pool, more = _pool(space, problem, target, shared), (always or {}).get(problem, ())
         spec = operator(problem.operator)
         near = portfolio(spec, problem, target) if space == PORTFOLIO else []
         rest = CONFIGS - len(near)
-        if (is_sampled or space == PORTFOLIO) and _is_large(pool, len(wanted)):
+        if (is_sampled or space == PORTFOLIO) and _is_large(pool, len(requested)):
             pools.append(pool)
             pool.admit([*near, *more])
-            tasks.append(Task(problem, tuple(pool.drawn((), 0, rest)) if space == PORTFOLIO else pool))
+            tasks.append(Task(problem, tuple(pool.subset((), 0, rest)) if space == PORTFOLIO else pool))
             continue
-        kept, reasons = [*pool], pool.pruned
+        chosen, reasons = [*pool], pool.pruned
         pruned.update(reasons)
         added, _ = candidates(spec, [*near, *more], problem, target)
-        launches = {candidate.launch for candidate in (added if space == PORTFOLIO else kept)}
+        launches = {candidate.launch for candidate in (added if space == PORTFOLIO else chosen)}
         if space == PORTFOLIO:
-            others = [candidate for candidate in kept if candidate.launch not in launches]
-            kept = spread(others, rest) if rest > 1 else []
-            pruned[LEFT_OUT] += len(others) - len(kept)
+            others = [candidate for candidate in chosen if candidate.launch not in launches]
+            chosen = spread(others, rest) if rest > 1 else []
+            pruned[LEFT_OUT] += len(others) - len(chosen)
             launches.clear()
-        kept = sorted([*kept, *(candidate for candidate in added if candidate.launch not in launches)])
-        tasks.append(Task(problem, tuple(kept)))
+        chosen = sorted([*chosen, *(candidate for candidate in added if candidate.launch not in launches)])
+        tasks.append(Task(problem, tuple(chosen)))
     return Plan(tuple(tasks), dict(+pruned), pools=tuple(pools))
 
 
 def some_candidates(space: str, problem: Problem, target: Target) -> tuple[list[Candidate], Pool]:
     """The candidates of a space, of a large one some that are the same every time, and their pool."""
     pool = _pool(space, problem, target, {})
-    return [*pool] if pool.is_listed and pool.size <= LARGE else pool.drawn((), 0, DRAWN), pool
+    return [*pool] if pool.is_listed and pool.size <= LARGE else pool.subset((), 0, SUBSET_SIZE), pool
 
 
 def _pool(space: str | ConfigsOf, problem: Problem, target: Target, shared: dict[str, Space]) -> Pool:
@@ -234,7 +234,9 @@ def warm_start(plan: Plan, always: ConfigsOf, target: Target) -> ConfigsOf:
     configs = {}
     for problem, candidates in plan.tasks:
         if isinstance(candidates, Pool):
-            configs[problem] = [found.config for config in always.get(problem, ()) if (found := candidates.of(config))]
+            configs[problem] = [
+                candidate.config for config in always.get(problem, ()) if (candidate := candidates.of(config))
+            ]
             continue
         launch_of = partial(operator(problem.operator).launch_of, problem=problem, target=target)
         by_launch = {candidate.launch: candidate.config for candidate in candidates}
@@ -252,15 +254,15 @@ def fitting(plan: Plan, free_bytes: int | None) -> Plan:
     if free_bytes is None or not plan.tasks:
         return plan
     needed = {task.problem: peak_bytes(task.problem) for task in plan.tasks}
-    kept = tuple(task for task in plan.tasks if needed[task.problem] <= _SHARE_OF_FREE * free_bytes)
-    if not kept:
+    tasks = tuple(task for task in plan.tasks if needed[task.problem] <= _SHARE_OF_FREE * free_bytes)
+    if not tasks:
         raise NormtuneError(
             f"{free_bytes / 2**30:.1f} GiB of device memory are free, the smallest problem takes "
             f"{min(needed.values()) / 2**30:.1f} GiB to measure: free some, or sweep smaller --shapes"
         )
-    fit = {task.problem for task in kept}
+    fit = {task.problem for task in tasks}
     oversized = tuple(task.problem for task in plan.tasks if task.problem not in fit)
-    return plan._replace(tasks=kept, oversized=oversized, pools=tuple(p for p in plan.pools if p.problem in fit))
+    return plan._replace(tasks=tasks, oversized=oversized, pools=tuple(p for p in plan.pools if p.problem in fit))
 
 
 def peak_bytes(problem: Problem) -> int:

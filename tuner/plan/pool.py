@@ -21,7 +21,7 @@ from normtune.kernels.target import Target
 
 # Number of candidates that stand for those of a large space, and of configs that are drawn for each of them where many
 # are illegal.
-DRAWN = 512
+SUBSET_SIZE = 512
 _TRIES = 8
 # Most configs of a problem that are asked one after another.
 _MOST_LISTED = 1_000_000
@@ -47,17 +47,17 @@ class Pool(Sequence[Candidate]):
         problem: of the candidates.
         space: the configs, before legality.
         pruned: number of configs asked for that are no candidates, by reason.
-        asked: number of configs asked for.
+        requested: number of configs asked for.
     """
 
     def __init__(self, spec: OperatorSpec, problem: Problem, target: Target, space: Space) -> None:
         self.problem, self.space = problem, space
         self.pruned: Counter[str] = Counter()
-        self.asked = 0
+        self.requested = 0
         self._spec, self._target = spec, target
         self._others = [*map(Implementation, spec.implementations)]
         self._admitted: list[Candidate] = []
-        self._made: dict[Config, Candidate] = {}
+        self._candidates: dict[Config, Candidate] = {}
         self._of_launch: dict[AnyLaunch, Candidate] = {}
 
     @property
@@ -69,7 +69,7 @@ class Pool(Sequence[Candidate]):
     def size(self) -> int:
         """Number of configs of the space, legal or not, and of implementations; without a list those made so far."""
         if isinstance(self.space, Drawn):
-            return len(self._made)
+            return len(self._candidates)
         return len(self.space) + len(self._others)
 
     @property
@@ -79,24 +79,24 @@ class Pool(Sequence[Candidate]):
 
     def of(self, config: Config) -> Candidate | None:
         """The candidate with the launch of a config of the space, or of an admitted one; None if it is illegal."""
-        if config in self._made:
-            return self._made[config]
-        return self._ask(config) if self._has(config) else None
+        if config in self._candidates:
+            return self._candidates[config]
+        return self._resolve(config) if self._has(config) else None
 
     def admit(self, configs: Iterable[Config]) -> list[Candidate]:
         """Add configs whatever the space; returns the candidates with their launches, in order, each once."""
-        self._admitted = _distinct([*self._admitted, *map(self._ask, sorted(configs))])
+        self._admitted = _distinct([*self._admitted, *map(self._resolve, sorted(configs))])
         return self._admitted
 
-    def _ask(self, config: Config) -> Candidate | None:
-        self.asked += 1
+    def _resolve(self, config: Config) -> Candidate | None:
+        self.requested += 1
         try:
             launch = self._spec.launch(config, self.problem, self._target)
         except IllegalConfigError as error:
             self.pruned[_kind(str(error))] += 1
             return None
         new = Candidate(config, launch)
-        candidate = self._made[config] = self._of_launch.setdefault(launch, new)
+        candidate = self._candidates[config] = self._of_launch.setdefault(launch, new)
         if candidate is not new:
             self.pruned["same launch as another config"] += 1
         return candidate
@@ -109,26 +109,26 @@ class Pool(Sequence[Candidate]):
         """At most so many random candidates, in order: fewer if many configs are illegal, or all if there are few."""
         if not isinstance(self.space, Drawn) and len(self.space) <= count:
             return self.among(self.space)
-        found: dict[Config, Candidate] = {}
+        candidates: dict[Config, Candidate] = {}
         for _ in range(_TRIES * count):
             config = self._random_config(random)
             if config is not None and (candidate := self.of(config)):
-                found[candidate.config] = candidate
-            if len(found) == count:
+                candidates[candidate.config] = candidate
+            if len(candidates) == count:
                 break
-        return sorted(found.values())
+        return sorted(candidates.values())
 
-    def drawn(self, configs: Iterable[Config], seed: int, count: int) -> list[Candidate]:
+    def subset(self, configs: Iterable[Config], seed: int, count: int) -> list[Candidate]:
         """Candidates that stand for all: `count` random ones, implementations, those of `configs`, admitted ones.
 
         With the same seed the random ones of problems of one operator have the same configs, if they are legal there.
         """
-        kept = map(self.of, [*configs, *self._others])
-        return _distinct([*self._admitted, *kept, *self.draw(count, Random(seed))])
+        fixed = map(self.of, [*configs, *self._others])
+        return _distinct([*self._admitted, *fixed, *self.draw(count, Random(seed))])
 
     def __bool__(self) -> bool:
         configs = self.space.some() if isinstance(self.space, Drawn) else islice(self.space, _MOST_LISTED)
-        return bool(self._made) or any(map(self.of, chain(self._others, configs)))
+        return bool(self._candidates) or any(map(self.of, chain(self._others, configs)))
 
     def __len__(self) -> int:
         return len(self._all)
@@ -162,7 +162,7 @@ class Pool(Sequence[Candidate]):
                 f"operator {self._spec.name!r} {why}, not all of which can be timed: expected a strategy that leaves "
                 "configs out, such as plane, or the space portfolio"
             )
-        return _distinct(map(self.of, sorted({*self._made, *self._others, *self.space})))
+        return _distinct(map(self.of, sorted({*self._candidates, *self._others, *self.space})))
 
 
 def _distinct(candidates: Iterable[Candidate | None]) -> list[Candidate]:

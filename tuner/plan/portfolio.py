@@ -56,27 +56,27 @@ def portfolio(spec: OperatorSpec, problem: Problem, target: Target) -> list[Conf
 
 def nearest(regions: Iterable[Region], spec: OperatorSpec, problem: Problem, target: Target) -> list[Config]:
     """The same, of these regions."""
-    found = dict[Config, None]()
+    configs = dict[Config, None]()
     for region in sorted(regions, key=lambda region: region.octaves(problem, target)):
-        if len(found) == CONFIGS:
+        if len(configs) == CONFIGS:
             break
         # Read in the operator's class: the table may be of another version, with other knobs.
         config = spec.read_config(region.config.to_json())
-        if config not in found and spec.knows(config) and spec.is_legal(config, problem, target):
-            found[config] = None
-    return [*found]
+        if config not in configs and spec.knows(config) and spec.is_legal(config, problem, target):
+            configs[config] = None
+    return [*configs]
 
 
 @cache
 def _regions(key: Key, whole: Box) -> list[Region]:
     """The regions of all shipped tables that have a function of a key."""
-    found = []
+    of_tables = []
     for table in _tables():
         name = table.name(key)
         tree = None if name is None else table.trees[name]
         if tree is not None:
-            found += [Region(config, box, table.header.sms) for config, box in regions(tree, whole)]
-    return found
+            of_tables += [Region(config, box, table.header.sms) for config, box in regions(tree, whole)]
+    return of_tables
 
 
 @cache

@@ -24,7 +24,9 @@ Stored = Mapping[tuple[Problem, Config], Coverage]
 _RETRIED = ("crashed", "timeout")
 
 
-def known(stored: Stored, names: Collection[str], retry_failed: bool = False) -> dict[Problem, dict[Config, Coverage]]:
+def previous_of(
+    stored: Stored, names: Collection[str], retry_failed: bool = False
+) -> dict[Problem, dict[Config, Coverage]]:
     """Stored measurements with the present kernels of these operators; `retry_failed` omits crashes and timeouts."""
     current = {name: fingerprint(operator(name)) for name in names}
     result: dict[Problem, dict[Config, Coverage]] = {}
@@ -67,13 +69,13 @@ def key_of(always: ConfigsOf, space: str, search: str) -> str | None:
 
 def stale_plan(stored: Stored, target: Target) -> Plan:
     """A plan of the configs that were measured with kernels that changed since."""
-    wanted: dict[Problem, list[Config]] = {}
+    stale: dict[Problem, list[Config]] = {}
     for (problem, config), coverage in stored.items():
         if config != COPY and coverage.fingerprint != fingerprint(operator(problem.operator)):
-            wanted.setdefault(problem, []).append(config)
+            stale.setdefault(problem, []).append(config)
     tasks = []
-    for problem, configs in sorted(wanted.items()):
-        kept, _ = candidates(operator(problem.operator), configs, problem, target)
-        if kept:
-            tasks.append(Task(problem, tuple(kept)))
+    for problem, configs in sorted(stale.items()):
+        legal, _ = candidates(operator(problem.operator), configs, problem, target)
+        if legal:
+            tasks.append(Task(problem, tuple(legal)))
     return Plan(tuple(tasks), {})

@@ -37,19 +37,19 @@ _NEAR_ON_AXIS = 3e-3
 
 
 class TaskQueue:
-    """The remaining tasks, by worth; `known` are median times (ns) of problems measured before."""
+    """The remaining tasks, by worth; `previous` are median times (ns) of problems measured before."""
 
-    def __init__(self, tasks: Sequence[Task], known: Mapping[Problem, Medians] | None = None) -> None:
+    def __init__(self, tasks: Sequence[Task], previous: Mapping[Problem, Medians] | None = None) -> None:
         groups: dict[Key, list[Task]] = {}
         for task in tasks:
             groups.setdefault(task.problem.key, []).append(task)
         seeds: dict[Key, dict[Shape, Medians]] = {}
-        for problem, medians in (known or {}).items():
+        for problem, medians in (previous or {}).items():
             seeds.setdefault(problem.key, {})[problem.shape] = medians
         self._groups = {name: _Group(members, seeds.get(name, {})) for name, members in groups.items()}
         turns = zip_longest(*(group.tasks for group in self._groups.values()))
         self._pending = {task.problem: task for turn in turns for task in turn if task is not None}
-        self._taken = 0
+        self._turn = 0
 
     def pending(self) -> list[Task]:
         """The tasks not yet taken, in the order of coverage, operators and dtypes in turn."""
@@ -66,7 +66,7 @@ class TaskQueue:
 
     def take(self, task: Task) -> None:
         """Remove a task, as its measurement begins; again, if the device of the first time was lost."""
-        self._taken += self._pending.pop(task.problem, None) is not None
+        self._turn += self._pending.pop(task.problem, None) is not None
         self._groups[task.problem.key].take(task.problem.shape)
 
     def learn(self, problem: Problem, medians: Medians) -> None:
@@ -75,7 +75,7 @@ class TaskQueue:
 
     def _contested(self) -> Task | None:
         """The task of most worth; None if the next one is for coverage, or nothing was measured."""
-        if self._taken % 2 == 0 or any(group.uncovered() for group in self._groups.values()):
+        if self._turn % 2 == 0 or any(group.uncovered() for group in self._groups.values()):
             return None
         best_tasks = [group.best() for group in self._groups.values()]
         return max((pair for pair in best_tasks if pair), key=lambda pair: pair[0], default=(0.0, None))[1]
@@ -84,11 +84,11 @@ class TaskQueue:
 class _Group:
     """Shapes of one key, in the order of coverage."""
 
-    def __init__(self, tasks: Sequence[Task], known: Mapping[Shape, Medians]) -> None:
+    def __init__(self, tasks: Sequence[Task], previous: Mapping[Shape, Medians]) -> None:
         self._task_of = by_shape = {task.problem.shape: task for task in tasks}
-        known = {shape: medians for shape, medians in known.items() if any(c != COPY for c in medians)}
-        shapes = sorted({*by_shape, *known})
-        order = covering(shapes, [shape for shape in shapes if shape in known and shape not in by_shape])
+        previous = {shape: medians for shape, medians in previous.items() if any(c != COPY for c in medians)}
+        shapes = sorted({*by_shape, *previous})
+        order = covering(shapes, [shape for shape in shapes if shape in previous and shape not in by_shape])
         self._shapes = shapes = [shapes[index] for index in order]
         self.tasks = [by_shape[shape] for shape in shapes if shape in by_shape]
         self._index = {shape: index for index, shape in enumerate(shapes)}
@@ -100,7 +100,7 @@ class _Group:
         self._neighbour_losses = np.zeros(len(shapes))
         self._near = np.full((len(shapes), _NEIGHBOURS), -1)
         self._distance = np.full((len(shapes), _NEIGHBOURS), np.inf)
-        for shape, medians in known.items():
+        for shape, medians in previous.items():
             self.learn(shape, medians)
 
     def uncovered(self) -> bool:

@@ -13,7 +13,7 @@ from normtune.results.records import ROUNDS_PER_BLOCK, Coverage, Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.plan.task_queue import TaskQueue
-from normtune.tuner.search.protocol import Known, Race, Search, medians_of
+from normtune.tuner.search.protocol import Previous, Race, Search, medians_of
 
 
 class ByProblem(Search):
@@ -25,19 +25,19 @@ class ByProblem(Search):
 
     least_blocks: int
 
-    def __init__(self, tasks: Sequence[Task], known: Known) -> None:
-        lacking = (self._lacking(task, known.get(task.problem, {})) for task in tasks)
-        medians = {problem: medians_of(configs) for problem, configs in known.items()}
+    def __init__(self, tasks: Sequence[Task], previous: Previous) -> None:
+        lacking = (self._lacking(task, previous.get(task.problem, {})) for task in tasks)
+        medians = {problem: medians_of(configs) for problem, configs in previous.items()}
         self._queue = TaskQueue([task for task in lacking if task], medians)
 
     @abstractmethod
     def batches(self, task: Task) -> Race:
         """The race of a task."""
 
-    def wanted(self, task: Task, known: Mapping[Config, Coverage]) -> Sequence[Candidate]:
+    def remaining(self, task: Task, previous: Mapping[Config, Coverage]) -> Sequence[Candidate]:
         """The candidates of a problem still to be measured; none if it is done."""
         least = ROUNDS_PER_BLOCK * self.least_blocks
-        done = {config for config, coverage in known.items() if coverage.status != "ok" or coverage.samples >= least}
+        done = {config for config, coverage in previous.items() if coverage.status != "ok" or coverage.samples >= least}
         return [candidate for candidate in task.candidates if candidate.config not in done]
 
     def pending(self) -> Sequence[Task]:
@@ -58,12 +58,12 @@ class ByProblem(Search):
         medians = {c: int(np.median(o.nanoseconds)) for c, o in outcomes.items() if len(o.nanoseconds)}
         self._queue.learn(task.problem, medians)
 
-    def _lacking(self, task: Task, known: Mapping[Config, Coverage]) -> Task | None:
-        """The wanted configs of a task, with the best measured config as an anchor; None if there are none."""
-        wanted, medians = self.wanted(task, known), medians_of(known)
-        if not wanted:
+    def _lacking(self, task: Task, previous: Mapping[Config, Coverage]) -> Task | None:
+        """The remaining configs of a task, with the best measured config as an anchor; None if there are none."""
+        remaining, medians = self.remaining(task, previous), medians_of(previous)
+        if not remaining:
             return None
-        done = set(task.candidates).difference(wanted)
+        done = set(task.candidates).difference(remaining)
         timed = [(medians[candidate.config], candidate) for candidate in done if candidate.config in medians]
         anchors = [min(timed)[1]] if timed else []
-        return Task(task.problem, tuple(sorted([*wanted, *anchors])))
+        return Task(task.problem, tuple(sorted([*remaining, *anchors])))

@@ -27,7 +27,7 @@ MedianTimes = Mapping[Config, float]
 _MOST_LOSS = 0.1
 # Added to each distance, octaves, so that the nearest shape does not get all the weight.
 _SOFT = 0.25
-_SIDES = 2 * len(AXES)
+_DIRECTIONS = 2 * len(AXES)
 # Log time. A config that loses no more than this at a measured neighbour may be the best at a shape.
 _HOPE = 0.03
 # Least drawn shapes by which predictions are judged; with fewer, no loss is low enough.
@@ -69,8 +69,8 @@ class Disputes:
         self._columns: dict[Config, int] = {}
         count = len(self.shapes)
         self._losses = np.zeros((count, 0))
-        self._near = np.full((count, _SIDES), -1)
-        self._distance = np.full((count, _SIDES), np.inf)
+        self._near = np.full((count, _DIRECTIONS), -1)
+        self._distance = np.full((count, _DIRECTIONS), np.inf)
         self._order = np.random.default_rng(_SEED).permutation(count)
         self._open, self._timed = np.ones(count, np.bool_), np.zeros(count, np.bool_)
         # Of each shape, from the others: the config that answers, and the loss that is predicted.
@@ -95,7 +95,7 @@ class Disputes:
         share = self._shares * self._open
         if not share.any():
             return 0.0
-        return float(share @ self._loss / share.sum()) if len(self._drawn) >= LEAST_DRAWN else None
+        return float(share @ self._loss / share.sum()) if len(self._random_shapes) >= LEAST_DRAWN else None
 
     def open(self) -> list[Dispute]:
         """The shapes that were not measured and have a measured neighbour, those worth most first."""
@@ -118,11 +118,11 @@ class Disputes:
 
     def draw(self) -> Shape | None:
         """The next shape of a random order that was not measured; None if there is none."""
-        left = self._order[self._open[self._order]]
-        return self.shapes[left[0]] if len(left) else None
+        remaining = self._order[self._open[self._order]]
+        return self.shapes[remaining[0]] if len(remaining) else None
 
     @property
-    def _drawn(self) -> NDArray[np.int64]:
+    def _random_shapes(self) -> NDArray[np.int64]:
         """The first shapes of the random order, as far as all are measured; those without a real loss are left out."""
         opened = np.flatnonzero(self._open[self._order])
         first = self._order[: opened[0] if len(opened) else None]
@@ -137,10 +137,10 @@ class Disputes:
         """
         from scipy.optimize import nnls  # a sweep with nothing to measure does not need it
 
-        drawn = self._drawn
-        root = np.sqrt([1.0, *self._shares[drawn] / self._shares.mean()])
-        predicted = np.array([_LEAST_LOSS, *self._predicted[drawn]])
-        real = np.array([_LEAST_LOSS, *self._losses[drawn, self._answer[drawn]]])
+        random_shapes = self._random_shapes
+        root = np.sqrt([1.0, *self._shares[random_shapes] / self._shares.mean()])
+        predicted = np.array([_LEAST_LOSS, *self._predicted[random_shapes]])
+        real = np.array([_LEAST_LOSS, *self._losses[random_shapes, self._answer[random_shapes]]])
         (least, slope), _ = nnls(root[:, None] * np.stack([np.ones(len(root)), predicted], axis=1), root * real)
         return np.asarray(least + slope * self._predicted)
 
@@ -165,12 +165,12 @@ class Disputes:
         step = self._points[index] - self._points
         distance = np.hypot(*step.T)
         axis = abs(step).argmax(axis=1)
-        sides = 2 * axis + (step[np.arange(len(step)), axis] >= 0)
-        is_closer = distance < self._distance[np.arange(len(distance)), sides]
+        directions = 2 * axis + (step[np.arange(len(step)), axis] >= 0)
+        is_closer = distance < self._distance[np.arange(len(distance)), directions]
         is_closer[index] = False
         closer = np.flatnonzero(is_closer)
-        self._near[closer, sides[closer]] = index
-        self._distance[closer, sides[closer]] = distance[closer]
+        self._near[closer, directions[closer]] = index
+        self._distance[closer, directions[closer]] = distance[closer]
         return closer
 
     def _predict(self, indices: NDArray[np.int64]) -> None:

@@ -40,12 +40,12 @@ class Standing(NamedTuple):
     Attributes:
         leader: the config with the least mean log time.
         slower: configs that are slower than the leader by more than the precision.
-        settled: whether none of the others is faster than the leader by more than the precision.
+        is_settled: whether none of the others is faster than the leader by more than the precision.
     """
 
     leader: Config
     slower: frozenset[Config]
-    settled: bool
+    is_settled: bool
 
 
 def standing(samples: Mapping[Config, Samples], configs: Sequence[Config], alpha: float) -> Standing | None:
@@ -54,7 +54,7 @@ def standing(samples: Mapping[Config, Samples], configs: Sequence[Config], alpha
     Args:
         samples: of the task so far.
         configs: to be compared; those without samples are left out.
-        alpha: probability of a wrong conclusion, for `slower` and for `settled` each.
+        alpha: probability of a wrong conclusion, for `slower` and for `is_settled` each.
     """
     timed = [config for config in configs if config in samples]
     logs = _common([_by_block(samples[config]) for config in timed])
@@ -69,8 +69,8 @@ def standing(samples: Mapping[Config, Samples], configs: Sequence[Config], alpha
     error, freedom = _errors(ratios)
     margin = math.log1p(PRECISION)
     slower = holm(stdtr(freedom, -(ratios.mean(axis=1) - margin) / error), alpha)
-    settled = bool((stdtr(freedom, -(ratios.mean(axis=1) + margin) / error) <= alpha / len(others)).all())
-    return Standing(timed[leader], frozenset(timed[others[index]] for index in slower), settled)
+    is_settled = bool((stdtr(freedom, -(ratios.mean(axis=1) + margin) / error) <= alpha / len(others)).all())
+    return Standing(timed[leader], frozenset(timed[others[index]] for index in slower), is_settled)
 
 
 def _common(by_block: Sequence[Mapping[int, float]]) -> NDArray[np.float64]:
@@ -82,17 +82,17 @@ def _common(by_block: Sequence[Mapping[int, float]]) -> NDArray[np.float64]:
     return np.array([[blocks[number] for number in common if number >= first + BURN_IN] for blocks in by_block])
 
 
-def chained(known: Mapping[Config, float], outcomes: Mapping[Config, Outcome]) -> dict[Config, float]:
+def chained(previous: Mapping[Config, float], outcomes: Mapping[Config, Outcome]) -> dict[Config, float]:
     """Log times of the configs of a task, comparable with those of earlier tasks of its problem.
 
-    The best earlier config of the task keeps its time, which is `known`, and the others get theirs from their ratios to
-    it. The outcomes are without the copy.
+    The best earlier config of the task keeps its time, which is `previous`, and the others get theirs from their ratios
+    to it. The outcomes are without the copy.
     """
     samples = {c: Samples([*o.rounds], [*o.nanoseconds]) for c, o in outcomes.items() if len(o.nanoseconds)}
     if not samples:
         return {}
-    anchor = min(samples, key=lambda config: (known.get(config, math.inf), config))
-    base = known.get(anchor, float(np.mean(np.log(samples[anchor].nanoseconds))))
+    anchor = min(samples, key=lambda config: (previous.get(config, math.inf), config))
+    base = previous.get(anchor, float(np.mean(np.log(samples[anchor].nanoseconds))))
     of_anchor = _by_block(samples[anchor])
 
     def log_ratio(values: Samples) -> float:

@@ -7,8 +7,8 @@ to measure, and for each of them batches of blocks of rounds. A search knows nei
 To write one, put a subclass of `Search` into a file of this folder and one line into `registry`. The
 caller then makes these calls:
 
-1. `Search(tasks, known)`, once per sweep. `known` holds the measurements with the present kernels, failures included. A
-   config that is not in it was never measured, or has to be measured again.
+1. `Search(tasks, previous)`, once per sweep. `previous` holds the measurements with the present kernels, failures
+   included. A config that is not in it was never measured, or has to be measured again.
 2. `pending()` returns the problems that are not done.
 3. `ask()`, repeatedly, yields the tasks worth measuring now, the best first. Binaries are compiled ahead in this
    order, for these tasks only. The caller takes the first task that is compiled and fits into the time left. A task may
@@ -29,7 +29,7 @@ caller then makes these calls:
 `ask` must not yield the task again, nor ever a config that failed.
 
 The candidates of a large space are a `plan.pool.Pool`, which gives a config its launch when it is asked for: a search
-that leaves configs out takes some of them by `task.drawn`, and others by `Pool.of` and `draw`. Tasks that it yields
+that leaves configs out takes some of them by `task.subset`, and others by `Pool.of` and `draw`. Tasks that it yields
 hold candidates, never a pool.
 
 A sweep that was stopped begins its search again, with all that is stored. `report()` has what only some searches have
@@ -68,19 +68,19 @@ class Samples(NamedTuple):
 
 
 Race: TypeAlias = Generator[Batch, Mapping[Config, Samples], None]
-Known: TypeAlias = "Mapping[Problem, Mapping[Config, Coverage]]"
+Previous: TypeAlias = "Mapping[Problem, Mapping[Config, Coverage]]"
 
 
-def medians_of(known: "Mapping[Config, Coverage]") -> dict[Config, int]:
+def medians_of(coverage: "Mapping[Config, Coverage]") -> dict[Config, int]:
     """Median times, ns, of the stored configs of a problem that have one."""
-    return {config: state.median_ns for config, state in known.items() if state.median_ns is not None}
+    return {config: state.median_ns for config, state in coverage.items() if state.median_ns is not None}
 
 
 class Search(ABC):
     """The base class of searches; see the module.
 
     Args:
-        tasks, known: of the plan, and stored measurements.
+        tasks, previous: of the plan, and stored measurements.
 
     Attributes:
         name: in the registry, and in the protocol of the stored run.
@@ -91,7 +91,7 @@ class Search(ABC):
     leaves_out = False
 
     @abstractmethod
-    def __init__(self, tasks: Sequence[Task], known: Known) -> None: ...
+    def __init__(self, tasks: Sequence[Task], previous: Previous) -> None: ...
 
     @abstractmethod
     def pending(self) -> Sequence[Task]:
@@ -122,4 +122,4 @@ class Search(ABC):
 
 
 # Creates a search: its class, or a `partial` of it with options.
-Strategy: TypeAlias = Callable[[Sequence[Task], Known], Search]
+Strategy: TypeAlias = Callable[[Sequence[Task], Previous], Search]

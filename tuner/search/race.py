@@ -25,5 +25,5 @@ def race(configs: Sequence[Config], looks: Sequence[int] = LOOKS) -> Race:
         blocks = look
         now = standing(samples, alive, ALPHA / len(looks))
         alive = [config for config in alive if config in samples and not (now and config in now.slower)]
-        if len(alive) < 2 or (now and now.settled):
+        if len(alive) < 2 or (now and now.is_settled):
             return

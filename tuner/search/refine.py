@@ -19,11 +19,11 @@ from normtune.kernels.tablefile.tree import Tree, choose
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.disputes import LEAST_DRAWN, Disputes, MedianTimes
-from normtune.tuner.search.protocol import Known, Race, Search, medians_of
+from normtune.tuner.search.protocol import Previous, Race, Search, medians_of
 
 # Of so many shapes one is drawn at random and all of its configs are raced, so that the loss at the others is estimated
 # without bias.
-_DRAWN = 3
+_DRAW_EVERY = 3
 
 
 class Refinement(NamedTuple):
@@ -39,10 +39,10 @@ class Refinement(NamedTuple):
     until: float
     shapes: Mapping[Key, Sequence[Shape]]
 
-    def disputes(self, known: Known) -> dict[Key, Disputes]:
+    def disputes(self, previous: Previous) -> dict[Key, Disputes]:
         """The disputes of each function that has measurements."""
         measured: dict[Key, dict[Shape, MedianTimes]] = {key: {} for key in self.shapes}
-        for problem, configs in known.items():
+        for problem, configs in previous.items():
             if problem.key in measured and (medians := medians_of(configs)):
                 measured[problem.key][problem.shape] = medians
         return {key: Disputes(self.shapes[key], shapes) for key, shapes in measured.items() if shapes}
@@ -60,22 +60,22 @@ class Refine(Search):
 
     name = "refine"
 
-    def __init__(self, tasks: Sequence[Task], known: Known, refinement: Refinement) -> None:
+    def __init__(self, tasks: Sequence[Task], previous: Previous, refinement: Refinement) -> None:
         self._until, self._choices = refinement.until, refinement.choices
         self._tasks = {task.problem: task for task in tasks}
-        self._disputes = refinement.disputes(known)
+        self._disputes = refinement.disputes(previous)
         for key, disputes in self._disputes.items():
             for shape in disputes.shapes:
                 if Problem(key, *shape) not in self._tasks:
                     disputes.take(shape)
         self._pending: Sequence[Task] | None = None
         # By problem its neighbours, and the task of the configs that are nearly the best there.
-        self._kept: dict[Problem, tuple[tuple[Shape, ...], Task]] = {}
+        self._reduced_tasks: dict[Problem, tuple[tuple[Shape, ...], Task]] = {}
 
     def pending(self) -> Sequence[Task]:
         """The tasks that have to be measured, from the present estimate, the most useful first."""
         if self._pending is None:
-            self._pending = self._wanted()
+            self._pending = self._choose()
         return self._pending
 
     def ask(self) -> Iterator[Task]:
@@ -107,35 +107,35 @@ class Refine(Search):
         lines = []
         for key, disputes in self._disputes.items():
             loss = disputes.expected
-            known = f"too few shapes ({LEAST_DRAWN} drawn at random) to say" if loss is None else f"{100 * loss:.2f} %"
-            lines.append(f"{key}: expected loss at shapes that were not measured: {known}")
+            text = f"too few shapes ({LEAST_DRAWN} drawn at random) to say" if loss is None else f"{100 * loss:.2f} %"
+            lines.append(f"{key}: expected loss at shapes that were not measured: {text}")
         return {"refinement": lines}
 
-    def _wanted(self) -> Sequence[Task]:
-        wanted: list[tuple[float, Task]] = []
+    def _choose(self) -> Sequence[Task]:
+        by_worth: list[tuple[float, Task]] = []
         for key, disputes in self._disputes.items():
             loss = disputes.expected
             if loss is not None and loss <= self._until:
                 continue
-            wanted += [(one.worth, self._tasks[Problem(key, *one.shape)]) for one in disputes.open()]
-        wanted.sort(key=lambda pair: (-pair[0], pair[1].problem.columns))
-        if wanted and len(self._tasks) % _DRAWN == 0:
-            key = wanted[0][1].problem.key
+            by_worth += [(one.worth, self._tasks[Problem(key, *one.shape)]) for one in disputes.open()]
+        by_worth.sort(key=lambda pair: (-pair[0], pair[1].problem.columns))
+        if by_worth and len(self._tasks) % _DRAW_EVERY == 0:
+            key = by_worth[0][1].problem.key
             shape = self._disputes[key].draw()
             first = [self._tasks[Problem(key, *shape)]] if shape else []
         else:
             first = []
-        return [*first, *(self._reduced(task) for _, task in wanted if task not in first)]
+        return [*first, *(self._reduced(task) for _, task in by_worth if task not in first)]
 
     def _reduced(self, task: Task) -> Task:
         """The task with the table's configs and those that are nearly the best at a neighbour; itself without any."""
         disputes, shape = self._of(task), task.problem.shape
         near = disputes.neighbours(shape)
-        before = self._kept.get(task.problem)
+        before = self._reduced_tasks.get(task.problem)
         if before is None or before[0] != near:
-            found = task.among(disputes.hopeful(shape) | answers_at(self._choices, task.problem))
-            self._kept[task.problem] = near, Task(task.problem, tuple(found)) if found else task
-        return self._kept[task.problem][1]
+            candidates = task.among(disputes.hopeful(shape) | answers_at(self._choices, task.problem))
+            self._reduced_tasks[task.problem] = near, Task(task.problem, tuple(candidates)) if candidates else task
+        return self._reduced_tasks[task.problem][1]
 
     def _of(self, task: Task) -> Disputes:
         return self._disputes[task.problem.key]

@@ -25,8 +25,8 @@ def check_search(name: str) -> None:
         UsageError: the name is unknown.
     """
     if name not in SEARCHES and not name.startswith(OPTUNA):
-        known = ", ".join([*SEARCHES, f"{OPTUNA}SAMPLER"])
-        raise UsageError(f"unknown strategy {name!r}: expected one of {known}, such as {OPTUNA}TPESampler")
+        names = ", ".join([*SEARCHES, f"{OPTUNA}SAMPLER"])
+        raise UsageError(f"unknown strategy {name!r}: expected one of {names}, such as {OPTUNA}TPESampler")
 
 
 def search(name: str) -> type[Search]:

@@ -21,7 +21,7 @@ from normtune.tuner.plan.plan import ConfigsOf, Task
 from normtune.tuner.plan.pool import Candidate, Pool
 from normtune.tuner.plan.task_queue import TaskQueue
 from normtune.tuner.search.paired import chained
-from normtune.tuner.search.protocol import Known, Race, Search, medians_of
+from normtune.tuner.search.protocol import Previous, Race, Search, medians_of
 from normtune.tuner.search.race import LOOKS, race
 
 # New configs of a task, beside the best one; most trials for them, before others; problems in progress. A problem
@@ -38,7 +38,7 @@ class SamplerSearch(Search):
     def __init__(
         self,
         tasks: Sequence[Task],
-        known: Known,
+        previous: Previous,
         seed: int = 0,
         most: int | None = None,
         advice: ConfigsOf | None = None,
@@ -47,15 +47,15 @@ class SamplerSearch(Search):
         warnings.filterwarnings("ignore", ".*is experimental|Clip non-finite values")
         self._studies: dict[Problem, _ProblemStudy] = {}
         for task in TaskQueue(tasks).pending():
-            stored, advised = known.get(task.problem, {}), (advice or {}).get(task.problem, ())
-            drawn, times = task.drawn([*advised, *stored], seed, most or 0), medians_of(stored)
-            logs = {c: math.log(times[c]) if c in times else math.inf for c in drawn.configs if c in stored}
-            first = [c for c in drawn.configs if c not in logs and (c in advised or isinstance(c, Implementation))]
-            usual = min(most or max(LEAST, math.ceil(SHARE * drawn.size)), drawn.size) - len(logs)
-            pool, kernels = task.candidates, Listed(c for c in drawn.configs if not isinstance(c, Implementation))
+            stored, advised = previous.get(task.problem, {}), (advice or {}).get(task.problem, ())
+            subset, times = task.subset([*advised, *stored], seed, most or 0), medians_of(stored)
+            logs = {c: math.log(times[c]) if c in times else math.inf for c in subset.configs if c in stored}
+            first = [c for c in subset.configs if c not in logs and (c in advised or isinstance(c, Implementation))]
+            usual = min(most or max(LEAST, math.ceil(SHARE * subset.size)), subset.size) - len(logs)
+            pool, kernels = task.candidates, Listed(c for c in subset.configs if not isinstance(c, Implementation))
             space = pool.space if isinstance(pool, Pool) and isinstance(pool.space, Drawn) else kernels
             study = cache(partial(optuna.create_study, sampler=self.sampler(seed=seed)))
-            self._studies[task.problem] = _ProblemStudy(task, drawn, space, study, logs, max(usual, len(first)), first)
+            self._studies[task.problem] = _ProblemStudy(task, subset, space, study, logs, max(usual, len(first)), first)
 
     def pending(self) -> Sequence[Task]:
         """The problems that are not done, each with about as many configs as will be timed."""
@@ -85,7 +85,7 @@ class _ProblemStudy:
     """Log times of the configs of a problem, infinite for failures, and the trials of those to be measured next."""
 
     task: Task
-    drawn: Task
+    subset: Task
     space: Drawn | Listed
     study: Callable[[], optuna.Study]
     logs: dict[Config, float]
@@ -95,7 +95,7 @@ class _ProblemStudy:
 
     def untimed(self) -> list[Candidate]:
         """The candidates that were not measured."""
-        return [candidate for candidate in self.drawn.candidates if candidate.config not in self.logs]
+        return [candidate for candidate in self.subset.candidates if candidate.config not in self.logs]
 
     def next(self) -> Task:
         """New configs and the best so far; the same until `tell`."""
@@ -103,9 +103,9 @@ class _ProblemStudy:
             count = min(PROPOSALS, self.room)
             while len(self.new) < count and len(self.trials) < _TRIALS:
                 trial = self.study().ask()
-                drawn = self.task.among(filter(None, [self.space.of_trial(trial)]))
-                self.trials.append((trial, drawn))
-                self.new += [one.config for one in drawn if one.config not in {*self.logs, *self.new}]
+                candidates = self.task.among(filter(None, [self.space.of_trial(trial)]))
+                self.trials.append((trial, candidates))
+                self.new += [one.config for one in candidates if one.config not in {*self.logs, *self.new}]
             self.new = [*dict.fromkeys([*self.new, *(one.config for one in self.untimed())])][:count]
         best = sorted(self._timed(), key=lambda config: (self.logs[config], config))[:1]
         return Task(self.task.problem, tuple(self.task.among([*self.new, *best])))
@@ -115,8 +115,8 @@ class _ProblemStudy:
         times = chained(self._timed(), {config: one for config, one in outcomes.items() if config != COPY})
         self.logs |= dict.fromkeys(self.new, math.inf) | times
         most = max(self._timed().values(), default=math.inf)
-        for trial, drawn in self.trials:
-            self.study().tell(trial, min([most, *(self.logs[one.config] for one in drawn)]))
+        for trial, candidates in self.trials:
+            self.study().tell(trial, min([most, *(self.logs[one.config] for one in candidates)]))
         self.room, self.new, self.trials = self.room - len(self.new) if outcomes else 0, [], []
 
     def _timed(self) -> dict[Config, float]:

@@ -38,7 +38,7 @@ class Frontend:
         """
         from normtune.kernels.calling.triton_inside import stopped_before_compiling
 
-        seen: list[bytes] = []
+        digests: list[bytes] = []
         is_bound = False
 
         def digest(*_: Any, **event: Any) -> bool:
@@ -48,7 +48,7 @@ class Frontend:
             key = (id(kernel), compile["key"])
             if key not in self._digests:
                 self._digests[key] = _digest(_code_text(kernel, compile))
-            seen.append(self._digests[key])
+            digests.append(self._digests[key])
             return True
 
         try:
@@ -59,7 +59,7 @@ class Frontend:
                 raise
             reason = f"{type(error).__name__}: {error}"
             raise MisfitError(f"its call of {call.kernel.__name__} does not fit the kernel ({reason})") from error
-        return seen[0] if seen else self._compiled[compiled.hash]
+        return digests[0] if digests else self._compiled[compiled.hash]
 
     def remember(self, kernels: Sequence[Any], digests: Sequence[bytes]) -> None:
         """Keep the digests of compiled kernels, which Triton holds in memory without calling its hook again."""

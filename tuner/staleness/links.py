@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from normtune.tuner.plan.resume import Stored
 
 # Suffix of the fingerprint of these measurements.
-APART = " (apart)"
+UNLINKED = " (apart)"
 
 
 def without_links(stored: "Stored", evidence: "Evidence", corrected: Mapping[Pair, tuple[str, str]]) -> "Stored":
@@ -33,11 +33,11 @@ def without_links(stored: "Stored", evidence: "Evidence", corrected: Mapping[Pai
     """
     names = evidence.frame["operator"].unique()
     present = {name: fingerprint(spec) for name in names if (spec := find(name))}
-    kept = []
+    is_current = []
     for row in evidence.measurements():
         old, new = corrected.get((row.problem, row.config), ("", ""))
-        kept.append((new if row.fingerprint == old else row.fingerprint) == present.get(row.problem.operator))
-    current = evidence.where(~evidence.unpaired_rows() & np.array(kept, np.bool_))
+        is_current.append((new if row.fingerprint == old else row.fingerprint) == present.get(row.problem.operator))
+    current = evidence.where(~evidence.unpaired_rows() & np.array(is_current, np.bool_))
     pairs = [
         (Problem.at(key, shape), config)
         for key in current.measured_keys()
@@ -45,4 +45,4 @@ def without_links(stored: "Stored", evidence: "Evidence", corrected: Mapping[Pai
         for shape, configs in unlinked_configs(current, spec, key).items()
         for config in configs
     ]
-    return {pair: stored[pair]._replace(fingerprint=stored[pair].fingerprint + APART) for pair in pairs}
+    return {pair: stored[pair]._replace(fingerprint=stored[pair].fingerprint + UNLINKED) for pair in pairs}

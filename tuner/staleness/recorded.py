@@ -107,15 +107,15 @@ def difference(code: RecordedCode | None, evidence: Evidence, cells: Collection[
     )
     if not suspects:
         return CodeChange(())
-    wanted = {cell for cell in cells if cell.key.operator in suspects}
+    of_suspects = {cell for cell in cells if cell.key.operator in suspects}
     digests: dict[Cell, bytes] = {}
-    if not (reason := _undecidable(code, wanted)):
-        digests = _digests([pair for pair in pairs if cell_of(*pair) in wanted], target)
+    if not (reason := _undecidable(code, of_suspects)):
+        digests = _digests([pair for pair in pairs if cell_of(*pair) in of_suspects], target)
         reason = UNDIGESTED if b"" in digests.values() else ""
     if reason:
         return CodeChange(tuple(by_sources), undecided=reason if by_sources else "")
     assert code is not None
-    return CodeChange(suspects, tuple(sorted(cell for cell in wanted if digests.get(cell) != code.cells[cell])))
+    return CodeChange(suspects, tuple(sorted(cell for cell in of_suspects if digests.get(cell) != code.cells[cell])))
 
 
 def of(evidence: Evidence) -> RecordedCode | None:
@@ -132,7 +132,7 @@ def of(evidence: Evidence) -> RecordedCode | None:
     return RecordedCode(
         triton,
         evidence.fingerprints(),
-        {name: _joined(digests) for name, digests in launches.items() if all(digests)},
+        {name: _digest_of(digests) for name, digests in launches.items() if all(digests)},
         _cells((pair, digests_of.get(pair) or None) for pair in pairs),
     )
 
@@ -147,8 +147,8 @@ def record(evidence: Evidence) -> RecordedCode:
     for name in changed(fingerprints):
         raise NormtuneError(f"the kernels of {name} changed since they were recorded: use the sources of that time")
     cells = _digests(pairs, target)
-    if missing := {cell_of(*pair) for pair in pairs} - {cell for cell, digest in cells.items() if digest}:
-        raise NormtuneError(f"{len(missing)} cells cannot be launched or compiled, {min(missing)} among them")
+    if lacking := {cell_of(*pair) for pair in pairs} - {cell for cell, digest in cells.items() if digest}:
+        raise NormtuneError(f"{len(lacking)} cells cannot be launched or compiled, {min(lacking)} among them")
     launches = {name: _launches(name, pairs, target) for name in fingerprints}
     return RecordedCode(triton_version(), fingerprints, launches, cells)
 
@@ -182,9 +182,9 @@ def read(name: str, evidence: Evidence) -> RecordedCode | None:
     if unreadable(path):
         return None
     try:
-        found = json.loads(path.read_text("utf-8"))
-        texts = {line: base64.b64decode(text, validate=True) for line, text in found["cells"].items()}
-        if found["format"] != _FORMAT or found["fingerprints"] != evidence.fingerprints():
+        document = json.loads(path.read_text("utf-8"))
+        texts = {line: base64.b64decode(text, validate=True) for line, text in document["cells"].items()}
+        if document["format"] != _FORMAT or document["fingerprints"] != evidence.fingerprints():
             return None
         cells: dict[Cell, bytes] = {}
         for cell in sorted({cell_of(*pair) for pair in pairs_of(evidence)}):
@@ -193,7 +193,7 @@ def read(name: str, evidence: Evidence) -> RecordedCode | None:
             cells[cell], texts[line] = digests[:_BYTES], digests[_BYTES:]
         if any(texts.values()) or not all(len(digest) == _BYTES for digest in cells.values()):
             return None
-        return RecordedCode(str(found["triton"]), found["fingerprints"], dict(found["launches"]), cells)
+        return RecordedCode(str(document["triton"]), document["fingerprints"], dict(document["launches"]), cells)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise NormtuneError(f"{path} is damaged ({error}): restore it from the distribution of normtune") from None
 
@@ -202,7 +202,7 @@ def _line(cell: Cell) -> str:
     return " ".join(filter(None, (*cell.key.columns, str(cell.hidden))))
 
 
-def _undecidable(code: RecordedCode | None, wanted: Collection[Cell]) -> str:
+def _undecidable(code: RecordedCode | None, cells: Collection[Cell]) -> str:
     present = triton_version()
     if code is None:
         return "the measurements have no digests of their code"
@@ -210,9 +210,9 @@ def _undecidable(code: RecordedCode | None, wanted: Collection[Cell]) -> str:
         return "triton, which compiles the kernels, is not installed"
     if present != code.triton:
         return f"the digests of their code are of Triton {code.triton}, here is {present}"
-    if missing := sum(cell not in code.cells for cell in wanted):
+    if undigested := sum(cell not in code.cells for cell in cells):
         return (
-            f"{missing} of the table's {len(wanted)} configs by hidden size were timed without a digest of their code"
+            f"{undigested} of the table's {len(cells)} configs by hidden size were timed without a digest of their code"
         )
     return ""
 
@@ -226,10 +226,10 @@ def _launches(name: str, pairs: Iterable[tuple[Problem, Config]], target: Target
     """The digest of the launches of an operator, in the order of `pairs`."""
     launch_of = operator(name).launch_of
     launches = (launch_of(config, problem, target) for problem, config in pairs if problem.operator == name)
-    return _joined(launch_digest(launch) if launch else b"-" for launch in launches)
+    return _digest_of(launch_digest(launch) if launch else b"-" for launch in launches)
 
 
-def _joined(launches: Iterable[bytes]) -> str:
+def _digest_of(launches: Iterable[bytes]) -> str:
     return hashlib.sha256(b"".join(launches)).hexdigest()
 
 

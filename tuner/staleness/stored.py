@@ -133,15 +133,15 @@ def compare_instructions(stored: Stored, target: Target) -> Comparison:
         lines.append(f"{len(changed)} to other instructions, to be measured again: {_named(changed)}")
     if unknown:
         lines.append(f"{len(unknown)} without a stored digest of their instructions are measured again")
-    again = (*changed, *unknown)
-    return Comparison(tuple(same), again, Counter(), _fingerprints(stored, (), again), tuple(lines))
+    stale = (*changed, *unknown)
+    return Comparison(tuple(same), stale, Counter(), _fingerprints(stored, (), stale), tuple(lines))
 
 
 def is_other_code(stored: Stored, problems: Collection[Problem]) -> bool:
     """Whether times of these problems are of other code than the present one, although the sources are equal."""
     other = {name: fingerprint(operator(name)) + OTHER_CODE for name in {problem.operator for problem in problems}}
-    wanted = set(problems)
-    return any(state.fingerprint == other[pair[0].operator] for pair, state in stored.items() if pair[0] in wanted)
+    problem_set = set(problems)
+    return any(state.fingerprint == other[pair[0].operator] for pair, state in stored.items() if pair[0] in problem_set)
 
 
 def _of_known_operators(stored: Stored) -> Iterator[tuple[Pair, Coverage, OperatorSpec]]:

@@ -25,14 +25,14 @@ from normtune.tuner.device.open import NoDeviceError
 from normtune.tuner.device.unopened import absent_gpu
 from normtune.tuner.plan.plan import fitting
 from normtune.tuner.plan.resume import without_times
+from normtune.tuner.sweep.backlog import Backlog, search_of
 from normtune.tuner.sweep.devices import Devices, alike, check_limits
 from normtune.tuner.sweep.incumbents import always_on_any
-from normtune.tuner.sweep.outlook import Outlook, search_of
 from normtune.tuner.sweep.prepare import PreparedSweep, is_finished, prepare
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.report import (
+    NOTHING_DISPUTED,
     NOTHING_STALE,
-    SETTLED,
     ahead_lines,
     device_line,
     end_lines,
@@ -40,7 +40,7 @@ from normtune.tuner.sweep.report import (
     plan_lines,
     pruned_lines,
 )
-from normtune.tuner.sweep.request import Request, Wanted
+from normtune.tuner.sweep.request import Request, Scope
 from normtune.tuner.sweep.summary import Summary
 from normtune.tuner.sweep.sweep import Work
 from normtune.tuner.sweep.sweep import sweep as measure
@@ -69,27 +69,27 @@ class Sweep(NamedTuple):
     others: tuple["Sweep", ...] = ()
 
     @property
-    def outlook(self) -> Outlook | None:
+    def backlog(self) -> Backlog | None:
         """The plan; None if there was nothing to measure."""
-        return self.summary.outlook
+        return self.summary.backlog
 
     def _repr_html_(self) -> str:
         """The plan, and what was measured."""
         from normtune.heuristics.report.notebook import html_with_charts
 
-        lines = [self.device.label, *(plan_lines(self.outlook) if self.outlook else ())]
+        lines = [self.device.label, *(plan_lines(self.backlog) if self.backlog else ())]
         is_measured = not (self.is_dry or self.compiled or self.summary.phases is None)
         return html_with_charts([*lines, *(end_lines(self.summary, None) if is_measured else ())], lambda: ())
 
     def to_plain(self) -> dict[str, Any]:
         """The object of `normtune sweep --json`, as JSON values; docs/commands.md describes the keys."""
-        plain: dict[str, Any] = {
+        values: dict[str, Any] = {
             "device": self.device._asdict(),
-            "plan": plain_plan(self.outlook) if self.outlook else None,
+            "plan": plain_plan(self.backlog) if self.backlog else None,
             "sweep": None if self.is_dry or self.compiled else self.summary.to_plain(),
         }
-        plain |= {"compiled": self.compiled.to_plain()} if self.compiled else {}
-        return plain | ({"others": [other.to_plain() for other in self.others]} if self.others else {})
+        values |= {"compiled": self.compiled.to_plain()} if self.compiled else {}
+        return values | ({"others": [other.to_plain() for other in self.others]} if self.others else {})
 
 
 @keywords_of(Request)
@@ -109,36 +109,36 @@ def sweep(request: Request) -> Sweep:
 def run(
     request: Request,
     display: Silent,
-    begun: float | None = None,
+    start: float | None = None,
 ) -> Sweep:
     """Sweep, with a display.
 
     Args:
         request: the sweep.
         display: gets the names of the devices as its title.
-        begun: start on the monotonic clock, seconds; None for now.
+        start: start on the monotonic clock, seconds; None for now.
     """
-    begun = time.monotonic() if begun is None else begun
+    start = time.monotonic() if start is None else start
     if request.ray is not None:
         from normtune.results.parallel.connect import check_installed
 
         check_installed()
-    wanted = request.wanted()
+    scope = request.scope()
     if request.out is not None:
-        return _compiled(request, wanted, display)
+        return _compiled(request, scope, display)
     with ExitStack() as stack:
-        sweeping = _Sweeping(request, wanted, display, begun, stack)
+        sweeping = _Sweeping(request, scope, display, start, stack)
         return sweeping.planned() if request.dry_run else sweeping.swept()
 
 
-def _compiled(request: Request, wanted: Wanted, display: Silent) -> Sweep:
+def _compiled(request: Request, scope: Scope, display: Silent) -> Sweep:
     limits, out = request.limits(), Path(str(request.out))
     check_out(out)
     device = Device("no GPU here, compiled for one", limits.name, limits.sms, limits.l2_bytes, 0, "absent", "none")
     display.title = limits.name
     with display:
-        advice = always_on_any(wanted.problems, device, limits, request.baseline)
-        plan = wanted.plan(request.chosen.space, limits, advice)
+        advice = always_on_any(scope.problems, device, limits, request.baseline)
+        plan = scope.plan(request.chosen.space, limits, advice)
 
         def begin(binaries: int) -> None:
             display.say(f"compiling {binaries} binaries for {limits.name}")
@@ -154,13 +154,13 @@ class _Sweeping:
     def __init__(
         self,
         request: Request,
-        wanted: Wanted,
+        scope: Scope,
         display: Silent,
-        begun: float,
+        start: float,
         closing: ExitStack,
     ) -> None:
-        self._request, self._wanted, self._display = request, wanted, display
-        self._begun, self._closing = begun, closing
+        self._request, self._scope, self._display = request, scope, display
+        self._start, self._closing = start, closing
         self._url = resolve_url(None if request.store is None else os.fspath(request.store))
         self._cache = None if request.cache is None else KernelCache(Path(request.cache))
         path = sqlite_path(parse(self._url))
@@ -187,10 +187,10 @@ class _Sweeping:
             work = self._prepare(bench)
             chosen = fitting(work.plan, bench.free_bytes)
             search = search_of(chosen, work.strategy_of(chosen), work.stored, request.retry_failed)
-            outlook = Outlook.of(chosen, search.pending())
-            plan = self._nothing(work) or [*plan_lines(outlook), *pruned_lines(chosen)]
+            backlog = Backlog.of(chosen, search.pending())
+            plan = self._nothing(work) or [*plan_lines(backlog), *pruned_lines(chosen)]
             self._display.say(*self._unusable(bench), *work.lines, *self._refinement(work), *plan)
-            done.append(Sweep(bench.device, Summary(outlook=outlook), is_dry=True))
+            done.append(Sweep(bench.device, Summary(backlog=backlog), is_dry=True))
         self._display.say("a dry run: nothing is measured")
         return _together(done)
 
@@ -234,7 +234,7 @@ class _Sweeping:
 
     def _is_unfinished(self) -> bool:
         """Whether the runs tell that there is something to measure."""
-        request, problems = self._request, self._wanted.problems
+        request, problems = self._request, self._scope.problems
         if not request.leaves_out:  # has no key
             return False
         keys = {
@@ -243,8 +243,8 @@ class _Sweeping:
         }
         return any(key and not is_finished(key, self._runs, device, request.regime) for device, key in keys.items())
 
-    def _prepare(self, known: Bench | Identity) -> PreparedSweep:
-        return prepare(self._request, self._wanted, self._store, known.device, known.target)
+    def _prepare(self, bench: Bench | Identity) -> PreparedSweep:
+        return prepare(self._request, self._scope, self._store, bench.device, bench.target)
 
     def _prepared(self, bench: Bench) -> PreparedSweep:
         """The work that was prepared for such a device, or one that is prepared now that the device is known."""
@@ -264,7 +264,7 @@ class _Sweeping:
                 failed = without_times(work.stored, [task.problem for task in work.plan.tasks])
                 summary = Summary(store.option, known=len(work.plan.tasks), known_failed=failed)
                 summary.phases = Phases(0.0, 0.0, 0.0, protocol)
-                summary.starting_seconds = time.monotonic() - self._begun
+                summary.starting_seconds = time.monotonic() - self._start
                 nothing = self._nothing(work)
                 ending = nothing or end_lines(summary, request.chosen.budget_seconds)
                 display.say(*work.lines, *self._refinement(work), *ending)
@@ -294,10 +294,10 @@ class _Sweeping:
         with display:
             for group in groups:
                 work_of(*group)
-            starting = time.monotonic() - self._begun
-            left = None if budget is None else budget - starting
+            starting = time.monotonic() - self._start
+            remaining = None if budget is None else budget - starting
             joining = None if isinstance(devices, Devices) else devices
-            summaries = measure([*works], store, left, display, request.retry_failed, joining, work_of_joined)
+            summaries = measure([*works], store, remaining, display, request.retry_failed, joining, work_of_joined)
         done = []
         for (benches, prepared), work, summary in zip(groups, works, summaries, strict=True):
             if work.plan.tasks:
@@ -313,13 +313,13 @@ class _Sweeping:
 
     def _nothing(self, work: PreparedSweep) -> list[str]:
         """A line for a sweep with `--stale`, or of a table to refine, that has nothing to measure; empty for others."""
-        if work.plan.tasks or not (self._request.stale or self._wanted.refined):
+        if work.plan.tasks or not (self._request.stale or self._scope.refined):
             return []
-        return [SETTLED if self._wanted.refined else NOTHING_STALE]
+        return [NOTHING_DISPUTED if self._scope.refined else NOTHING_STALE]
 
     def _refinement(self, work: PreparedSweep) -> list[str]:
         """Lines about the loss that the table may have where nothing was measured, to refine."""
-        return work.search.report()["refinement"] if self._wanted.refined else []
+        return work.search.report()["refinement"] if self._scope.refined else []
 
     def _unusable(self, bench: Bench | Identity) -> list[str]:
         """A line if binaries of `--cache` cannot be used."""

@@ -17,7 +17,7 @@ from normtune.tuner.device.limits import limits_of
 from normtune.tuner.device.open import opener_of
 from normtune.tuner.device.unopened import Named, unopened
 
-Known = TypeVar("Known", bound=Bench | Identity)
+_Device = TypeVar("_Device", bound=Bench | Identity)
 
 
 class Devices:
@@ -47,8 +47,8 @@ class Devices:
     @property
     def identities(self) -> list[Identity]:
         """Identities of all devices; none if one has to be opened first."""
-        found = [identity for _, identity in self._named if identity]
-        return found if len(found) == len(self._named) else []
+        identities = [identity for _, identity in self._named if identity]
+        return identities if len(identities) == len(self._named) else []
 
     def start(self) -> list[Bench]:
         """Start opening the devices, once; the compilers of those that are known start, too."""
@@ -86,19 +86,19 @@ class Devices:
         return opened
 
 
-def alike(devices: Sequence[Known]) -> list[list[Known]]:
+def alike(devices: Sequence[_Device]) -> list[list[_Device]]:
     """Groups of devices of one kind, in the order of the first of each."""
-    kinds = dict.fromkeys(known.device.kind for known in devices)
-    return [[known for known in devices if known.device.kind == kind] for kind in kinds]
+    kinds = dict.fromkeys(one.device.kind for one in devices)
+    return [[one for one in devices if one.device.kind == kind] for kind in kinds]
 
 
 def check_limits(group: Sequence[Bench]) -> None:
     """Raise NormtuneError if devices of one kind, whose measurements the store keeps as one, have unlike limits."""
     if len(group) == 1 or group[0].device.uuid.startswith(REPLAY_PREFIX):
         return
-    found = dict(zip(limits_of([bench.device for bench in group]), group, strict=True))
-    if len(found) > 1:
-        limits = "; ".join(f"{bench.name} {limits}" for limits, bench in found.items())
+    by_limits = dict(zip(limits_of([bench.device for bench in group]), group, strict=True))
+    if len(by_limits) > 1:
+        limits = "; ".join(f"{bench.name} {limits}" for limits, bench in by_limits.items())
         raise NormtuneError(
             f"GPUs of the name {group[0].device.label!r} differ ({limits}), and a store keeps the times of one name as "
             "those of one kind of GPU: sweep them apart, each --device into a --store of its own"

@@ -45,8 +45,8 @@ def always(
         spec = operator(problem.operator)
         answers = [answer for find in finders if (answer := find(problem.key))]
         # Read in the operator's class: the table may be of another version, with other knobs.
-        found = [config for answer in answers if (config := answer(*problem.shape)) is not None]
-        configs = [spec.read_config(config.to_json()) for config in found]
+        of_tables = [config for answer in answers if (config := answer(*problem.shape)) is not None]
+        configs = [spec.read_config(config.to_json()) for config in of_tables]
         if not device.uuid.startswith(REPLAY_PREFIX):  # recordings do not have it everywhere
             configs.append(spec.default_config(problem, target))
         configs_of[problem] = [*filter(spec.knows, dict.fromkeys(configs))]
@@ -58,8 +58,8 @@ def always_on_any(
 ) -> ConfigsOf:
     """As `always`, for whatever GPU of the architecture the sweep will run on: with the configs of all their tables."""
     names = {header.label for header in locate.shipped().values() if header.target == target.name}
-    found = [always(problems, device._replace(name=name), target, baseline) for name in sorted({device.name, *names})]
-    return {problem: [*dict.fromkeys(config for one in found for config in one[problem])] for problem in problems}
+    of_gpus = [always(problems, device._replace(name=name), target, baseline) for name in sorted({device.name, *names})]
+    return {problem: [*dict.fromkeys(config for one in of_gpus for config in one[problem])] for problem in problems}
 
 
 def _in_use(device: Device, key: Key) -> _Answer | None:

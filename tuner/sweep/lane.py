@@ -33,19 +33,19 @@ class Lane:
         self.task: Task | None = None
         self.future: Future[Mapping[Config, Outcome]] | None = None
         self._clock = clock
-        self._begun = math.nan
+        self._start = math.nan
         self._thread = ThreadPoolExecutor(1, "normtune-lane")
 
     def begin(self, task: Task, race: Race) -> None:
         """Begin to measure a task."""
-        self.task, self._begun = task, self._clock()
+        self.task, self._start = task, self._clock()
         self.future = self._thread.submit(self.bench.measure, task, race)
 
     def outcomes(self) -> tuple[Mapping[Config, Outcome], float]:
         """Outcomes and duration of the task, which is then done; raises the error of the measurement."""
         future, self.task, self.future = self.future, None, None
         assert future is not None
-        return future.result(), self._clock() - self._begun
+        return future.result(), self._clock() - self._start
 
     def leave(self) -> None:
         """Begin to end the device, and the task in progress without its outcomes."""

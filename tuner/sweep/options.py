@@ -40,7 +40,7 @@ def parse_shapes(text: str) -> list[tuple[int, ...]] | Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WantedOptions:
+class ScopeOptions:
     """What a sweep measures, or compiles."""
 
     operators: str | Iterable[str] = option(
@@ -73,7 +73,7 @@ class WantedOptions:
 
 
 @dataclass(frozen=True)
-class SweepOptions(WantedOptions):
+class SweepOptions(ScopeOptions):
     """Options of a sweep, for the command and the Python function."""
 
     device: str | None = option(

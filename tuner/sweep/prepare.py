@@ -16,15 +16,15 @@ from normtune.kernels.target import Target
 from normtune.results.database.store import Store
 from normtune.results.records import Device, Run
 from normtune.tuner.plan.plan import Plan, Task, plan, warm_start
-from normtune.tuner.plan.resume import Stored, known, stale_plan
+from normtune.tuner.plan.resume import Stored, previous_of, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import First
-from normtune.tuner.search.protocol import Known, Search, Strategy
+from normtune.tuner.search.protocol import Previous, Search, Strategy
 from normtune.tuner.search.refine import Refine, answers_at
 from normtune.tuner.staleness.stored import Pair, compare, compare_instructions, is_other_code
-from normtune.tuner.sweep.outlook import search_of
+from normtune.tuner.sweep.backlog import search_of
 from normtune.tuner.sweep.refine import RefinedTable
-from normtune.tuner.sweep.request import Request, Wanted
+from normtune.tuner.sweep.request import Request, Scope
 
 
 class PreparedSweep(NamedTuple):
@@ -56,7 +56,7 @@ class PreparedSweep(NamedTuple):
 
     def strategy_of(self, plan: Plan) -> Strategy:
         """The strategy for a plan; for the prepared plan it returns the prepared search."""
-        return (lambda tasks, known: self.search) if plan.tasks == self.plan.tasks else self.strategy
+        return (lambda tasks, previous: self.search) if plan.tasks == self.plan.tasks else self.strategy
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def _uncollected() -> Iterator[None]:
 @_uncollected()
 def prepare(
     request: Request,
-    wanted: Wanted,
+    scope: Scope,
     store: Store | None,
     device: Device,
     target: Target,
@@ -85,7 +85,7 @@ def prepare(
 
     Args:
         request: the sweep.
-        wanted: its problems.
+        scope: its problems.
         store: of the measurements; None if it does not exist yet.
         device: of the sweep.
         target: limits of the device.
@@ -94,7 +94,7 @@ def prepare(
         NormtuneError: the store failed, or no compiler can start to compare code.
     """
     stored: Stored = {}
-    lines = unnoticed(problem.operator for problem in wanted.problems)
+    lines = unnoticed(problem.operator for problem in scope.problems)
     runs: Sequence[Run] = ()
     corrected: dict[Pair, tuple[str, str]] = {}
     if store:
@@ -105,12 +105,12 @@ def prepare(
         corrected = comparison.fingerprints
         stored = comparison.applied(coverage)
         lines += [*comparison.lines, *filter(None, [store.ahead])]
-    always = request.always(wanted.problems, device, target)
+    always = request.always(scope.problems, device, target)
     key = request.key(always)
-    is_over = is_finished(key, runs, device, request.regime) and not is_other_code(stored, wanted.problems)
+    is_over = is_finished(key, runs, device, request.regime) and not is_other_code(stored, scope.problems)
     if store and not store.damage and is_over and not request.dry_run:
         # An empty plan: the plan of a large space takes seconds, and so does the import of some searches.
-        empty = Plan(tuple(Task(problem, ()) for problem in wanted.problems), {})
+        empty = Plan(tuple(Task(problem, ()) for problem in scope.problems), {})
         return PreparedSweep(device, target, lines, stored, empty, Adaptive, Adaptive((), {}))
     strategy = request.search()
     if request.stale:
@@ -128,10 +128,10 @@ def prepare(
                 lines.append(f"measured again because nothing else compares their times: {len(unlinked)} measurements")
             stored = {**stored, **unlinked}
         chosen = stale_plan(stored, target)
-    elif wanted.refined:
-        chosen, strategy = _refinement_plan(request, wanted.refined, stored, device, target)
+    elif scope.refined:
+        chosen, strategy = _refinement_plan(request, scope.refined, stored, device, target)
     else:
-        chosen = wanted.plan(request.space_of(wanted.problems, device), target, always, request.leaves_out)
+        chosen = scope.plan(request.space_of(scope.problems, device), target, always, request.leaves_out)
         strategy = request.search(warm_start(chosen, always, target))
     search = search_of(chosen, strategy, stored, request.retry_failed)
     return PreparedSweep(device, target, lines, stored, chosen, strategy, search, key)
@@ -146,14 +146,14 @@ def _refinement_plan(
         UsageError: the store has no measurements of the table's functions.
     """
     refinement = table.on(device, request.regime)
-    before = known(stored, {key.operator for key in table.trees}, request.retry_failed)
+    before = previous_of(stored, {key.operator for key in table.trees}, request.retry_failed)
     disputes = refinement.disputes(before)
     if not disputes:
         raise UsageError(
             f"table {table.table} cannot be refined: the store has no measurement of its functions on this device with "
             "the present kernels; sweep first"
         )
-    problems = [Problem(key, *dispute.shape) for key, own in disputes.items() for dispute in own.open()]
+    problems = [Problem(key, *dispute.shape) for key, of_key in disputes.items() for dispute in of_key.open()]
     always = {
         problem: [*configs, *answers_at(table.choices, problem)]
         for problem, configs in request.always(problems, device, target).items()
@@ -161,15 +161,15 @@ def _refinement_plan(
     disputed = plan(problems, request.space_of(problems, device), target, always)._replace(pruned={})
     recorded = request.space_of(list(before), device)
     untimed = table.untimed(before, target, None if isinstance(recorded, str) else recorded)
-    wanted = tuple(Refine(disputed.tasks, before, refinement).pending())
+    pending = tuple(Refine(disputed.tasks, before, refinement).pending())
 
-    def strategy(tasks: Sequence[Task], _: Known) -> First:
+    def strategy(tasks: Sequence[Task], _: Previous) -> First:
         """The search over all disputed shapes, because measurements may show others to be uncertain."""
-        too_large = {*wanted, *untimed}.difference(tasks)
+        too_large = {*pending, *untimed}.difference(tasks)
         refine = Refine([task for task in disputed.tasks if task not in too_large], before, refinement)
         return First([task for task in untimed if task not in too_large], refine)
 
-    return disputed._replace(tasks=(*untimed, *wanted)), strategy
+    return disputed._replace(tasks=(*untimed, *pending)), strategy
 
 
 def is_finished(key: str | None, runs: Iterable[Run], device: Device, regime: str) -> bool:

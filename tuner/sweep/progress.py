@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.kernels.problem import Problem
 from normtune.results import terminal
-from normtune.tuner.sweep.outlook import Outlook
+from normtune.tuner.sweep.backlog import Backlog
 from normtune.tuner.sweep.report import about, best_text, plan_lines
 from normtune.tuner.sweep.summary import Best, Summary
 
@@ -25,12 +25,12 @@ _LEAST_BAR, _MOST_BAR = 8, 40
 
 
 class Totals(NamedTuple):
-    """Counts over all devices: problems begun and all, the share of the configs, samples.
+    """Counts over all devices: problems done, if only in part, and all, the share of the configs, samples.
 
     The seconds left are those of the devices that need longest; None where they are not known of all.
     """
 
-    begun: int
+    done: int
     problems: int
     share: float
     timings: int
@@ -40,15 +40,15 @@ class Totals(NamedTuple):
     def of(cls, summaries: Sequence[Summary]) -> "Totals":
         """The totals of the summaries of like devices."""
         problems = [max(summary.done, summary.total) for summary in summaries]
-        left = [summary.left_seconds for summary in summaries if summary.left]
-        seconds = [one for one in left if one is not None]
+        estimates = [summary.left_seconds for summary in summaries if summary.left]
+        seconds = [one for one in estimates if one is not None]
         shares = sum(summary.share * count for summary, count in zip(summaries, problems, strict=True))
         return cls(
             sum(summary.done for summary in summaries),
             sum(problems),
             shares / sum(problems),
             sum(summary.timings for summary in summaries),
-            max(seconds, default=0.0) if len(seconds) == len(left) else None,
+            max(seconds, default=0.0) if len(seconds) == len(estimates) else None,
         )
 
 
@@ -69,9 +69,9 @@ class Silent:
     def say(self, *lines: str) -> None:
         """Print permanent lines."""
 
-    def planned(self, outlook: Outlook) -> None:
+    def planned(self, backlog: Backlog) -> None:
         """The plan of one kind of device is complete; nothing is compiled yet."""
-        self.say(*plan_lines(outlook))
+        self.say(*plan_lines(backlog))
 
     def compiling(self, done: int, total: int) -> None:
         """`done` of `total` binaries are compiled; called from another thread."""
@@ -84,7 +84,7 @@ class Lines(Silent):
     """Plain lines, flushed at once, for the log of a CI job."""
 
     def __init__(self) -> None:
-        self._begun = self._last = time.monotonic()
+        self._start = self._last = time.monotonic()
         self._tenths = 0
         self._waiting = True
         self._broken = False
@@ -95,10 +95,10 @@ class Lines(Silent):
         for line in lines:
             terminal.say(line)
 
-    def planned(self, outlook: Outlook) -> None:
+    def planned(self, backlog: Backlog) -> None:
         """Print the plan and start the clock of the rate."""
-        super().planned(outlook)
-        self._begun = self._last = time.monotonic()
+        super().planned(backlog)
+        self._start = self._last = time.monotonic()
 
     def compiling(self, done: int, total: int) -> None:
         """Print a line after a time without lines, until the first problem is measured."""
@@ -113,16 +113,16 @@ class Lines(Silent):
         """Print a line at each tenth of the configs, or after a time without lines."""
         self._waiting = False
         self._devices.add(device)
-        begun, problems, share, timings, seconds = Totals.of(summaries)
+        done, problems, share, timings, seconds = Totals.of(summaries)
         tenths, now = int(10 * share), time.monotonic()
         if tenths == self._tenths and now - self._last < _SILENCE_SECONDS:
             return
         self._tenths, self._last = tenths, now
-        rate = timings / max(1e-3, now - self._begun)
+        rate = timings / max(1e-3, now - self._start)
         end = f"{about(seconds)} left; " if seconds else ""
         where = f"{device}: " if len(self._devices) > 1 else ""
         self.say(
-            f"{int(100 * share):3} %  {begun} of {problems} problems begun, {rate:.0f} timings/s, "
+            f"{int(100 * share):3} %  {done} of {problems} problems begun, {rate:.0f} timings/s, "
             f"{end}{where}{best_text(problem, best)}"
         )
 
@@ -135,15 +135,15 @@ class Screen(Silent):
 
         self._console = console
         self._compiled = (0, 0)
-        self._begun = time.monotonic()
+        self._start = time.monotonic()
         self._totals = Totals(0, 0, 0.0, 0, None)
         # The last best config by device.
         self._best: dict[str, str] = {}
-        self._live = Live(console=console, get_renderable=self._drawn, refresh_per_second=8, transient=True)
-        self._shown = False
+        self._live = Live(console=console, get_renderable=self._renderable, refresh_per_second=8, transient=True)
+        self._is_live = False
 
     def __exit__(self, *_: object) -> None:
-        if self._shown:
+        if self._is_live:
             self._live.stop()
 
     def say(self, *lines: str) -> None:
@@ -151,14 +151,14 @@ class Screen(Silent):
         for line in lines:
             self._console.print(terminal.printable(line), markup=False, highlight=False)
 
-    def planned(self, outlook: Outlook) -> None:
+    def planned(self, backlog: Backlog) -> None:
         """Print the plan and start the display."""
-        super().planned(outlook)
-        self._totals = self._totals._replace(problems=self._totals.problems + len(outlook.tasks))
-        if not self._shown:
-            self._begun = time.monotonic()
+        super().planned(backlog)
+        self._totals = self._totals._replace(problems=self._totals.problems + len(backlog.tasks))
+        if not self._is_live:
+            self._start = time.monotonic()
             self._live.start()
-            self._shown = True
+            self._is_live = True
 
     def compiling(self, done: int, total: int) -> None:
         """Note the counts for the next redraw."""
@@ -169,16 +169,16 @@ class Screen(Silent):
         self._totals = Totals.of(summaries)
         self._best[device] = best_text(problem, best)
 
-    def _drawn(self) -> "RenderableType":
+    def _renderable(self) -> "RenderableType":
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
-        begun, problems, share, timings, seconds = self._totals
-        rate = timings / max(1e-3, time.monotonic() - self._begun)
-        left = "" if seconds is None else f", {about(seconds)} left"
-        status = f"{begun} of {problems}, {rate:.0f} timings/s{left}"
+        done, problems, share, timings, seconds = self._totals
+        rate = timings / max(1e-3, time.monotonic() - self._start)
+        end = "" if seconds is None else f", {about(seconds)} left"
+        status = f"{done} of {problems}, {rate:.0f} timings/s{end}"
         title = Text(self.title, style="bold")
         title.truncate(max(8, self._console.width - len(status) - _LEAST_BAR - 2), overflow="ellipsis")
         bars = Table.grid(padding=(0, 1))

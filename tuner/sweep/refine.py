@@ -22,7 +22,7 @@ from normtune.results.records import Device
 from normtune.tuner.device.open import measurable
 from normtune.tuner.plan import grids
 from normtune.tuner.plan.plan import ConfigsOf, Task, candidates
-from normtune.tuner.search.protocol import Known, medians_of
+from normtune.tuner.search.protocol import Previous, medians_of
 from normtune.tuner.search.refine import Refinement, answers_at
 
 # Configs timed beside one without a time: runs are compared through those that both have.
@@ -48,7 +48,7 @@ class RefinedTable(NamedTuple):
     box: Box
     until: float
 
-    def untimed(self, stored: Known, target: Target, recorded: ConfigsOf | None) -> list[Task]:
+    def untimed(self, stored: Previous, target: Target, recorded: ConfigsOf | None) -> list[Task]:
         """For each measured problem the table's configs without a time, beside the fastest ones.
 
         Args:
@@ -72,8 +72,8 @@ class RefinedTable(NamedTuple):
             lacking = [candidate for candidate in lacking if candidate.launch not in launches]
             if lacking:
                 fastest = sorted(medians, key=lambda config: (medians[config], config))[:_ANCHORS]
-                beside, _ = candidates(spec, fastest, problem, target)
-                tasks.append(Task(problem, tuple(sorted([*lacking, *beside]))))
+                anchors, _ = candidates(spec, fastest, problem, target)
+                tasks.append(Task(problem, tuple(sorted([*lacking, *anchors]))))
         return tasks
 
     def on(self, device: Device, regime: str) -> Refinement:
@@ -81,7 +81,7 @@ class RefinedTable(NamedTuple):
         recorded = measurable(device, regime)
         box = self.box
         if recorded is None:
-            sizes = (grids.between(*own[1:], unit) for own, unit in zip(box, (1, 16), strict=True))
+            sizes = (grids.between(*interval[1:], unit) for interval, unit in zip(box, (1, 16), strict=True))
             everywhere = grids.shapes("default", *sizes)
             return Refinement(self.choices, self.until, dict.fromkeys(self.trees, everywhere))
         shapes = {key: [shape for shape in sorted(recorded.get(key, ())) if box.holds(shape)] for key in self.trees}

@@ -1,6 +1,6 @@
 """Text of a sweep: the device, the plan, the end.
 
-In: plans, outlooks and summaries. Out: lines of text, and JSON values of the same content, for `progress` and the
+In: plans, backlogs and summaries. Out: lines of text, and JSON values of the same content, for `progress` and the
 command.
 """
 
@@ -20,7 +20,7 @@ from normtune.tuner.device.engine import Identity
 from normtune.tuner.plan.grids import MAX_ELEMENTS
 from normtune.tuner.plan.plan import LEFT_OUT, Plan, peak_bytes
 from normtune.tuner.plan.pool import Pool
-from normtune.tuner.sweep.outlook import Outlook
+from normtune.tuner.sweep.backlog import Backlog
 from normtune.tuner.sweep.summary import LARGE_BYTES, Best, Summary
 from normtune.tuner.timing.disturbance import warned
 
@@ -29,7 +29,7 @@ _REGIMES = {
     EAGER: "; eager: cold, launched from Python without a graph",
 }
 
-SETTLED = "nothing to measure: the expected loss of every function at other shapes is at most until_percent"
+NOTHING_DISPUTED = "nothing to measure: the expected loss of every function at other shapes is at most until_percent"
 NOTHING_STALE = "nothing is stale: all stored measurements are of the present kernels"
 
 # Number of reasons of failures that are printed; others are counted.
@@ -46,28 +46,28 @@ def device_line(bench: Bench | Identity) -> str:
     return f"{name}, {device.target}, {device.sms} SMs{free}, driver {printable(device.driver)}{regime}"
 
 
-def plan_lines(outlook: Outlook) -> list[str]:
+def plan_lines(backlog: Backlog) -> list[str]:
     """Lines with the plan: problems to measure, and problems left out."""
-    plan = outlook.plan
-    problems = len(outlook.tasks)
+    plan = backlog.plan
+    problems = len(backlog.tasks)
     if plan.tasks and plan.is_empty:
         return ["nothing to measure"]
     if not problems:
-        return [f"nothing to measure: all {outlook.known} problems are stored already"]
+        return [f"nothing to measure: all {backlog.known} problems are stored already"]
 
-    stored = f"; {outlook.known} more problems are stored already" if outlook.known else ""
+    stored = f"; {backlog.known} more problems are stored already" if backlog.known else ""
     stored += f"; {plan.illegal} have no legal config" if plan.illegal else ""
     lines = [
-        f"{problems} problems, {outlook.cells} configs to time ({outlook.cells / problems:.1f} a problem), "
-        f"{outlook.binaries} binaries{stored}"
+        f"{problems} problems, {backlog.cells} configs to time ({backlog.cells / problems:.1f} a problem), "
+        f"{backlog.binaries} binaries{stored}"
     ]
     left_out = []
     configs = plan.pruned.get(LEFT_OUT, 0)
     if plan.reduced or configs:
         reduced = f"{plan.reduced} problems and " if plan.reduced else ""
         left_out.append(f"{reduced}{'other' if plan.pools else configs} configs that only the effort default has")
-    if plan.beyond:
-        left_out.append(f"{plan.beyond} problems of over {MAX_ELEMENTS} elements")
+    if plan.too_large:
+        left_out.append(f"{plan.too_large} problems of over {MAX_ELEMENTS} elements")
     if plan.oversized:
         largest = max((task.problem for task in plan.tasks), key=peak_bytes)
         left_out.append(
@@ -83,14 +83,14 @@ def pruned_lines(plan: Plan) -> list[str]:
     lines = [f"  left out {count:6}  {reason}" for reason, count in sorted(plan.pruned.items())]
     if pools := plan.pools:
         large = _plain_large(pools)
-        count, asked = large["configs"], large["configs_asked"]
+        count, requested = large["configs"], large["configs_asked"]
         configs = "the configs that a function draws" if count is None else f"{count} configs"
         lines.append(
-            f"  {asked} of {configs} at {len(pools)} problems were resolved to a launch: how many of the others are "
-            "illegal is unknown"
+            f"  {requested} of {configs} at {len(pools)} problems were resolved to a launch: how many of the others "
+            "are illegal is unknown"
         )
         reasons = sorted(large["configs_left_out"].items())
-        lines += [f"  left out {count:6}  of these {asked}, {reason}" for reason, count in reasons]
+        lines += [f"  left out {count:6}  of these {requested}, {reason}" for reason, count in reasons]
     return lines
 
 
@@ -100,7 +100,7 @@ def _plain_large(pools: Sequence[Pool]) -> dict[str, Any]:
     return {
         "problems": len(pools),
         "configs": sum(pool.size for pool in pools) if is_listed else None,
-        "configs_asked": sum(pool.asked for pool in pools),
+        "configs_asked": sum(pool.requested for pool in pools),
         "configs_left_out": dict(sum((pool.pruned for pool in pools), Counter[str]())),
     }
 
@@ -180,10 +180,10 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
     return lines
 
 
-def fruitless_line(summary: Summary, ahead: Ahead | None = None, outlook: Outlook | None = None) -> str:
+def fruitless_line(summary: Summary, ahead: Ahead | None = None, backlog: Backlog | None = None) -> str:
     """The error of a sweep in which nothing could be timed, or compiled; empty if something could."""
-    if outlook and outlook.plan.tasks and outlook.plan.is_empty:
-        counted = _counted(len(outlook.plan.tasks), "problem")
+    if backlog and backlog.plan.tasks and backlog.plan.is_empty:
+        counted = _counted(len(backlog.plan.tasks), "problem")
         return f"no config is legal at {counted}: `inspect` of its file looks for the reason"
     if ahead and not ahead.binaries:
         failed = sum(ahead.failures.values())
@@ -221,16 +221,16 @@ def _fit(summary: Summary) -> str:
     return f"normtune{files} fit{summary.store}"
 
 
-def plain_plan(outlook: Outlook) -> dict[str, Any]:
+def plain_plan(backlog: Backlog) -> dict[str, Any]:
     """A plan as JSON values; docs/commands.md describes the keys."""
-    plan = outlook.plan
+    plan = backlog.plan
     return {
-        "problems": len(outlook.tasks),
-        "problems_known": outlook.known,
-        "configs": outlook.cells,
-        "binaries": outlook.binaries,
+        "problems": len(backlog.tasks),
+        "problems_known": backlog.known,
+        "configs": backlog.cells,
+        "binaries": backlog.binaries,
         "problems_of_less_effort": plan.reduced,
-        "problems_too_large": len(plan.oversized) + plan.beyond,
+        "problems_too_large": len(plan.oversized) + plan.too_large,
         "configs_left_out": plan.pruned,
         "large_spaces": _plain_large(plan.pools) if plan.pools else None,
     }
@@ -249,10 +249,10 @@ def seconds_text(seconds: float) -> str:
 
 
 def _failure_lines(failures: Counter[tuple[str, str]]) -> list[str]:
-    shown = failures.most_common(REASONS)
-    lines = [f"  {count} {status}: {printable(reason)}" for (status, reason), count in shown]
-    rest = sum(failures.values()) - sum(count for _, count in shown)
-    return [*lines, f"  {rest} for {len(failures) - len(shown)} other reasons"] if rest else lines
+    most_common = failures.most_common(REASONS)
+    lines = [f"  {count} {status}: {printable(reason)}" for (status, reason), count in most_common]
+    rest = sum(failures.values()) - sum(count for _, count in most_common)
+    return [*lines, f"  {rest} for {len(failures) - len(most_common)} other reasons"] if rest else lines
 
 
 def _copy_lines(summary: Summary) -> Sequence[str]:

@@ -184,30 +184,33 @@ class Request(SweepOptions):
             return None
         return key_of(always, self.chosen.space, f"{self.chosen.strategy} {self.seed or 0}")
 
-    def wanted(self) -> "Wanted":
+    def scope(self) -> "Scope":
         """The problems of the grid, of the sizes or of the shapes."""
         keys, dtypes, grid = tuple(self.operators), tuple(self.dtypes), self.chosen.grid
         if self.refine is not None:
             until = self.until_percent / 100
-            return Wanted([], refined=refined_table(self.refine, keys, dtypes or (USUAL,), until))
+            return Scope([], refined=refined_table(self.refine, keys, dtypes or (USUAL,), until))
         if self.shapes is not None:
-            source, chosen, beyond = self.shapes, [], 0
-            given = Path(source) if isinstance(source, str | os.PathLike) else source
-            for operator, dtype, pairs, larger in grids.shapes_of(given, keys, dtypes):
-                found = problems([operator] if operator else keys, [dtype] if dtype else dtypes, pairs)
-                chosen += found
-                beyond += len(larger) * (len(found) // len(pairs) if pairs else 1)
-            return Wanted([*dict.fromkeys(chosen)], beyond=beyond)
+            source, chosen, too_large = self.shapes, [], 0
+            path_or_shapes = Path(source) if isinstance(source, str | os.PathLike) else source
+            for operator, dtype, pairs, larger in grids.shapes_of(path_or_shapes, keys, dtypes):
+                of_listing = problems([operator] if operator else keys, [dtype] if dtype else dtypes, pairs)
+                chosen += of_listing
+                too_large += len(larger) * (len(of_listing) // len(pairs) if pairs else 1)
+            return Scope([*dict.fromkeys(chosen)], too_large=too_large)
         chosen = problems(keys, dtypes, partial(self._of_grid, grid))
         if grid != "quick":
-            return Wanted(chosen)
-        return Wanted(chosen, len(problems(keys, dtypes, partial(self._of_grid, "default"))) - len(chosen))
+            return Scope(chosen)
+        return Scope(chosen, len(problems(keys, dtypes, partial(self._of_grid, "default"))) - len(chosen))
 
     def _of_grid(self, grid: str, spec: OperatorSpec) -> list[Shape]:
         """The shapes of a grid, or of the option's sizes, that an operator supports."""
-        own = [tuple(sizes) or None for sizes in spec.axes.values()]
-        given = (mine if asked is None else asked for mine, asked in zip(own, (self.rows, self.hidden), strict=False))
-        pairs = grids.shapes(grid, *given)
+        defaults = [tuple(sizes) or None for sizes in spec.axes.values()]
+        axes = (
+            default if option is None else option
+            for default, option in zip(defaults, (self.rows, self.hidden), strict=False)
+        )
+        pairs = grids.shapes(grid, *axes)
         return [pair for pair in pairs if self.hidden is not None or pair[1] <= spec.max_hidden]
 
 
@@ -215,21 +218,21 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-class Wanted(NamedTuple):
+class Scope(NamedTuple):
     """The problems of a sweep.
 
     Attributes:
         problems: the problems.
-        reduced, beyond: numbers of problems left out, see `plan.Plan`.
+        reduced, too_large: numbers of problems left out, see `plan.Plan`.
         refined: a table whose disputed shapes are measured instead; None without `refine`.
     """
 
     problems: list[Problem]
     reduced: int = 0
-    beyond: int = 0
+    too_large: int = 0
     refined: RefinedTable | None = None
 
     def plan(self, space: str | ConfigsOf, target: Target, always: ConfigsOf, is_sampled: bool = False) -> Plan:
         """The plan of a space on these problems, with the configs that are always timed; as `plan.plan`."""
         whole = plan(self.problems, space, target, always, is_sampled)
-        return whole._replace(reduced=self.reduced, beyond=self.beyond)
+        return whole._replace(reduced=self.reduced, too_large=self.too_large)

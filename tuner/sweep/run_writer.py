@@ -93,8 +93,8 @@ class RunWriter:
             path = folder / f"normtune-rescue-{self.run.id[:12]}.parquet"
             with suppress(NormtuneError, OSError):
                 write_parquet(evidence, path)
-                again = f"`normtune data merge {shlex.quote(str(path))}{self._store.option}`"
-                return NormtuneError(f"{error}; {count} are in {path}: {again} stores them")
+                command = f"`normtune data merge {shlex.quote(str(path))}{self._store.option}`"
+                return NormtuneError(f"{error}; {count} are in {path}: {command} stores them")
         return NormtuneError(f"{error}; {count} could not be written to any folder and are lost")
 
     def _folders(self) -> list[Path]:

@@ -92,7 +92,7 @@ class Schedule:
         self._configs[task.problem.operator] += len(configs) - before
         self._seconds[task.problem.operator] += seconds
 
-    def left_seconds(self, left: Iterable[Task]) -> float | None:
+    def left_seconds(self, tasks: Iterable[Task]) -> float | None:
         """Time of the tasks left on one device, seconds; None before a few problems were measured.
 
         A config takes as long as the measured ones of its operator did, in all of their tasks; those of an operator
@@ -102,7 +102,7 @@ class Schedule:
             return None
         mean = sum(self._seconds.values()) / self._configs.total()
         rates = {name: self._seconds[name] / count for name, count in self._configs.items()}
-        return sum(len(task.candidates) * rates.get(task.problem.operator, mean) for task in left)
+        return sum(len(task.candidates) * rates.get(task.problem.operator, mean) for task in tasks)
 
     def has_time(self, tasks: int) -> bool:
         """Whether one device can measure so many tasks more."""

@@ -55,7 +55,7 @@ class SharedSample:
         self._medians: dict[Problem, dict[Candidate, float]] = {}
         self._shared: dict[str, dict[Problem, Mapping[Config, Outcome]]] = {}
 
-    def hear(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+    def add_measured(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Note the outcomes of a task of the sweep."""
         for candidate in task.candidates:
             if len(times := outcomes[candidate.config].nanoseconds):
@@ -71,7 +71,7 @@ class SharedSample:
         chosen = [*dict.fromkeys(turns)][:PROBLEMS]
         return [Task(problem, tuple(sorted(self._best(problem)))) for problem in chosen]
 
-    def tell(self, name: str, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+    def add_shared(self, name: str, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Receive the outcomes of one of these tasks on a device."""
         self._shared.setdefault(name, {})[task.problem] = outcomes
 
@@ -97,11 +97,11 @@ class SharedSample:
     def _logs(self, problem: Problem) -> NDArray[np.float64]:
         """Log median times, (devices, halves of the blocks, configs that all of them timed)."""
         outcomes = [self._shared[name][problem] for name in self._shared]
-        configs = set.intersection(*({c for c, one in found.items() if len(one.nanoseconds)} for found in outcomes))
+        configs = set.intersection(*({c for c, one in each.items() if len(one.nanoseconds)} for each in outcomes))
         return np.array(
             [
-                [[_log_median(found[config], half) for config in sorted(configs - {COPY})] for half in (True, False)]
-                for found in outcomes
+                [[_log_median(each[config], half) for config in sorted(configs - {COPY})] for half in (True, False)]
+                for each in outcomes
             ]
         )
 
@@ -118,4 +118,6 @@ def _log_median(outcome: Outcome, half: bool) -> float:
 def _loss(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     """Mean log ratio that the best config of one device loses on another; both (halves, configs)."""
     chosen = int(one.mean(axis=0).argmin())
-    return fmean(scored[chosen] - scored[own.argmin()] for own, scored in ((other[0], other[1]), (other[1], other[0])))
+    return fmean(
+        scored[chosen] - scored[half.argmin()] for half, scored in ((other[0], other[1]), (other[1], other[0]))
+    )

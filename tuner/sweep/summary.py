@@ -16,7 +16,7 @@ from normtune.kernels.problem import Problem
 from normtune.results.records import Outcome
 from normtune.tuner.device.engine import Phases
 from normtune.tuner.plan.plan import Task
-from normtune.tuner.sweep.outlook import Outlook
+from normtune.tuner.sweep.backlog import Backlog
 from normtune.tuner.sweep.spread import Spread
 from normtune.tuner.timing.disturbance import warned
 
@@ -51,7 +51,7 @@ class Summary:
 
     Attributes:
         store: words of a printed command that name the store, as ` --store FILE`; empty for the default store.
-        outlook: the plan; None if there was nothing to measure.
+        backlog: the plan; None if there was nothing to measure.
         measured: problems that were tried, each with the greatest `Best.of_copy` of its tasks, if any.
         timed: those of them with a timed config.
         known: number of problems that were complete before.
@@ -61,7 +61,7 @@ class Summary:
         share: of all configs that will probably be tried those that were; it never becomes less.
         left_seconds: expected time of these; None before a few problems were measured.
         configs: number of (problem, config) pairs timed in this sweep.
-        tried: the same with those that failed.
+        attempts: the same with those that failed.
         timings: number of samples of this sweep, including those of the copy.
         skipped: number of problems that could not be measured, by reason.
         statuses: number of measurements of this sweep, by status.
@@ -76,7 +76,7 @@ class Summary:
     """
 
     store: str = ""
-    outlook: Outlook | None = None
+    backlog: Backlog | None = None
     measured: dict[Problem, float | None] = field(default_factory=dict)
     timed: set[Problem] = field(default_factory=set)
     known: int = 0
@@ -86,7 +86,7 @@ class Summary:
     share: float = 0.0
     left_seconds: float | None = None
     configs: int = 0
-    tried: int = 0
+    attempts: int = 0
     timings: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
@@ -112,24 +112,24 @@ class Summary:
     @property
     def is_fruitless(self) -> bool:
         """Whether problems were tried, in this sweep or before, but nothing could be timed at any."""
-        tried = self.measured or self.skipped or (self.known and not self.left)
-        return bool(tried) and not self.timed and self.known == self.known_failed
+        has_tried = self.measured or self.skipped or (self.known and not self.left)
+        return bool(has_tried) and not self.timed and self.known == self.known_failed
 
     @property
     def done(self) -> int:
         """Number of problems measured, if only in part, or skipped."""
         return len(self.measured) + sum(self.skipped.values())
 
-    def expect(self, left: Sequence[Task]) -> None:
+    def expect(self, tasks: Sequence[Task]) -> None:
         """Note the tasks that a search still has, those of problems that are not done."""
-        self.left = len({task.problem for task in left})
-        rest = sum(len(task.candidates) for task in left)
-        self.share = max(self.share, self.tried / (self.tried + rest) if rest else 1.0)
+        self.left = len({task.problem for task in tasks})
+        rest = sum(len(task.candidates) for task in tasks)
+        self.share = max(self.share, self.attempts / (self.attempts + rest) if rest else 1.0)
 
     def add(self, problem: Problem, outcomes: Mapping[Config, Outcome]) -> Best | None:
         """Count the outcomes of a task of a problem; returns its best config."""
         for config, outcome in outcomes.items():
-            self.tried += config != COPY
+            self.attempts += config != COPY
             self.statuses[outcome.status] += 1
             self.timings += len(outcome.nanoseconds)
             if outcome.status != "ok":

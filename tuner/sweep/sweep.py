@@ -23,8 +23,8 @@ from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, without_times
 from normtune.tuner.search.exhaustive import all_rounds
 from normtune.tuner.search.protocol import Strategy
+from normtune.tuner.sweep.backlog import Backlog, search_of
 from normtune.tuner.sweep.lane import Lane
-from normtune.tuner.sweep.outlook import Outlook, search_of
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.run_writer import RunWriter, measurements, new_run, searched
 from normtune.tuner.sweep.schedule import Schedule
@@ -102,13 +102,13 @@ def sweep(
         looked = -math.inf
         while True:
             if joining and time.monotonic() > looked + JOINING_SECONDS:
-                for bench in joining.joined():
+                for bench in joining.new_devices():
                     group = next((group for group in groups if group.device.kind == bench.device.kind), None)
                     if group:
                         group.join(bench)
                     elif work_of:
                         add(work_of(bench))
-                joining.want(sum(group.wanted for group in groups))
+                joining.request(sum(group.demand for group in groups))
                 looked = time.monotonic()
             for group in groups:
                 for lane in group.idle:
@@ -149,7 +149,7 @@ class _Group:
         self.device = first.device
         self._store, self._is_growing = store, is_growing
         self._gone: DeviceGoneError | None = None
-        self._alone = 0.0
+        self._gone_at = 0.0
         stored = store.coverage(first.device, first.regime) if work.stored is None else work.stored
         self._work, self._clock = work, clock
         self._search = search = search_of(work.plan, work.strategy, stored, retry_failed)
@@ -159,8 +159,8 @@ class _Group:
         self.lanes: list[Lane] = []
         self._lost: list[Lane] = []
         self._owners: dict[Problem, Lane] = {}
-        self._again: list[Task] = []
-        self._told: list[tuple[Lane, Problem, Best | None]] = []
+        self._retries: list[Task] = []
+        self._reports: list[tuple[Lane, Problem, Best | None]] = []
         self._sample = SharedSample()
         self._shared: dict[Lane, list[Task]] | None = None
         self._tasks = tasks
@@ -170,17 +170,17 @@ class _Group:
             for bench in work.benches:
                 bench.close()
             return
-        self.summary.outlook = outlook = Outlook.of(work.plan, tasks)
-        progress.planned(outlook)
+        self.summary.backlog = backlog = Backlog.of(work.plan, tasks)
+        progress.planned(backlog)
         self._planned = clock()
         self.summary.starting_seconds = self._planned - start
         self.summary.total = self.summary.left = len(tasks)
-        compiling = partial(progress.compiling, total=outlook.binaries)
+        compiling = partial(progress.compiling, total=backlog.binaries)
         self._schedule = Schedule(first, search, tasks, end, clock, compiling)
         self._entries = searched(work.plan) if search.leaves_out else {}
-        wanted = (task.problem for task in work.plan.tasks)
+        problems = (task.problem for task in work.plan.tasks)
         self._holding = ExitStack()
-        self._holding.enter_context(store.sweeping(first.device, first.regime, work.key, wanted))
+        self._holding.enter_context(store.sweeping(first.device, first.regime, work.key, problems))
         for bench in work.benches:
             self.join(bench)
 
@@ -202,7 +202,7 @@ class _Group:
                 self._leave_out(self.lanes[0], None, error)
 
     @property
-    def wanted(self) -> int:
+    def demand(self) -> int:
         """Number of problems left, as many devices can be busy."""
         return self.summary.left if self._shared is None else 0
 
@@ -210,9 +210,9 @@ class _Group:
         """Whether all devices are gone and others may come; raises the error of the last one after a long wait."""
         if self._gone is None or self.lanes or self._clock() > self._limit:
             return False
-        if not self._again and not self._search.pending():
+        if not self._retries and not self._search.pending():
             return False
-        if self._clock() > self._alone + REJOIN_SECONDS:
+        if self._clock() > self._gone_at + REJOIN_SECONDS:
             raise self._gone
         return True
 
@@ -228,9 +228,9 @@ class _Group:
         def may_begin(task: Task) -> bool:
             return self._owners.get(task.problem, lane) is lane and task.problem not in busy
 
-        if task := next(filter(may_begin, self._again), None) or self._schedule.next(may_begin, waits):
-            if task in self._again:
-                self._again.remove(task)
+        if task := next(filter(may_begin, self._retries), None) or self._schedule.next(may_begin, waits):
+            if task in self._retries:
+                self._retries.remove(task)
             self._owners[task.problem] = lane
             return lane.begin(task, self._search.race(task))
         if shared := self._shared_task(lane, is_over=not busy):
@@ -251,17 +251,17 @@ class _Group:
             else:
                 lane.writer.add(measurements(task, outcomes, lane.writer.run.id))
                 if self._shared is not None:
-                    self._sample.tell(lane.bench.name, task, outcomes)
+                    self._sample.add_shared(lane.bench.name, task, outcomes)
                     continue
-                self._sample.hear(task, outcomes)
+                self._sample.add_measured(task, outcomes)
                 self._schedule.measured(task, seconds)
                 self._search.tell(task, outcomes)
-                self._told.append((lane, task.problem, self.summary.add(task.problem, outcomes)))
+                self._reports.append((lane, task.problem, self.summary.add(task.problem, outcomes)))
 
     def _skip(self, lane: Lane, task: Task, reason: str) -> None:
         self.summary.skipped[reason] += 1
         self._search.tell(task, {})
-        self._told.append((lane, task.problem, None))
+        self._reports.append((lane, task.problem, None))
 
     def save(self) -> list[tuple[str, Problem, Best | None]]:
         """Store the tasks that were collected; by now their devices have the next ones.
@@ -269,12 +269,12 @@ class _Group:
         Returns:
             For each the device's name, the problem, and its best config.
         """
-        for lane in dict.fromkeys([*(lane for lane, *_ in self._told), *self.lanes]):
+        for lane in dict.fromkeys([*(lane for lane, *_ in self._reports), *self.lanes]):
             lane.writer.flush()
-        if self._told:
+        if self._reports:
             self._count_left()
-        told, self._told = self._told, []
-        return [(lane.bench.name, problem, best) for lane, problem, best in told]
+        reports, self._reports = self._reports, []
+        return [(lane.bench.name, problem, best) for lane, problem, best in reports]
 
     def close(self) -> None:
         """Complete the runs and close the devices."""
@@ -307,17 +307,17 @@ class _Group:
         """Go on without a device, whose problems others take over; raises the error if there can be none."""
         if len(self.lanes) == 1 and not self._is_growing:
             raise error
-        self._gone, self._alone = error, self._clock()
+        self._gone, self._gone_at = error, self._clock()
         self.lanes.remove(lane)
         self._lost.append(lane)
-        self._again += [task] if task and self._shared is None else []
+        self._retries += [task] if task and self._shared is None else []
         self._owners = {problem: owner for problem, owner in self._owners.items() if owner is not lane}
         self.summary.lost[lane.bench.name] = str(error)
 
     def _shared_task(self, lane: Lane, is_over: bool) -> Task | None:
         """The next task that every device measures, once the search is over."""
         if self._shared is None:
-            if not is_over or len(self.lanes) == 1 or self._again or self._search.pending():
+            if not is_over or len(self.lanes) == 1 or self._retries or self._search.pending():
                 return None
             tasks = self._sample.tasks()
             has_time = self._schedule.has_time(len(tasks))
@@ -326,12 +326,12 @@ class _Group:
         return tasks.pop(0) if tasks else None
 
     def _count_left(self) -> None:
-        left = [*self._search.pending(), *self._again]
-        problems = {task.problem for task in left}
+        remaining = [*self._search.pending(), *self._retries]
+        problems = {task.problem for task in remaining}
         busy = [lane.task for lane in self.lanes if lane.task] if self._shared is None else []
-        left += [task for task in busy if task.problem not in problems]
-        self.summary.expect(left)
-        seconds = self._schedule.left_seconds(left)
+        remaining += [task for task in busy if task.problem not in problems]
+        self.summary.expect(remaining)
+        seconds = self._schedule.left_seconds(remaining)
         self.summary.left_seconds = None if seconds is None else seconds / max(1, len(self.lanes))
 
 

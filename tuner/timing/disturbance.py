@@ -14,7 +14,7 @@ from normtune.tuner.timing.rounds import RoundCounts
 WARNINGS = "warnings"
 # From so many rounds on their counts are told, if these shares are exceeded: of void rounds (7 % on an undisturbed
 # H200), of those with a slow sentinel (0.5 %), and of disturbed ones that were kept (0.4 %).
-_LEAST_ROUNDS, _VOID, _SLOWED, _KEPT = 50, 0.2, 0.05, 0.01
+_LEAST_ROUNDS, _VOID, _SLOWED, _DISTURBED = 50, 0.2, 0.05, 0.01
 
 
 class Disturbance(Enum):
@@ -61,18 +61,18 @@ def of_rounds(counts: RoundCounts) -> dict[str, str]:
     taken, void, slowed, kept = counts
     if taken < _LEAST_ROUNDS:
         return {}
-    found = {}
+    entries = {}
     if void > _VOID * taken or slowed > _SLOWED * taken:
-        found[Disturbance.VOID_ROUNDS.key] = f"{void} of {taken} rounds were disturbed and taken again"
-    if kept > _KEPT * taken:
-        found[Disturbance.DISTURBED_ROUNDS.key] = (
+        entries[Disturbance.VOID_ROUNDS.key] = f"{void} of {taken} rounds were disturbed and taken again"
+    if kept > _DISTURBED * taken:
+        entries[Disturbance.DISTURBED_ROUNDS.key] = (
             f"{kept} of {taken} rounds are disturbed, however often they were taken"
         )
-    return found
+    return entries
 
 
 def warned(protocol: Mapping[str, Any]) -> list[Warned]:
     """The disturbances in a run's protocol, in the order of the list, without names that this version does not know."""
-    found = protocol.get(WARNINGS)
-    entries = found if isinstance(found, Mapping) else {}
+    warnings = protocol.get(WARNINGS)
+    entries = warnings if isinstance(warnings, Mapping) else {}
     return [Warned(one, str(entries[one.key])) for one in Disturbance if one.key in entries]

@@ -136,15 +136,15 @@ def check_launch(
     launch_once = partial(launch, partial(spec.calls, resolved, problem, tensors, workspace, spec.scalars))
     outputs = {name: written[name] for name in expected}
     before = {name: inputs[name] for name in in_out}
-    kept = {name: tensor for name, tensor in inputs.items() if name not in in_out}
+    read_only = {name: tensor for name, tensor in inputs.items() if name not in in_out}
     try:
         check_calls(launch_once, outputs, expected, calls, before, advice_of(spec))
     except WrongResultError as error:
-        raise WrongResultError("; ".join([str(error), *_written(kept, copies)])) from None
+        raise WrongResultError("; ".join([str(error), *_written(read_only, copies)])) from None
     for name, (padded, _) in guarded.items():
         if not _untouched(padded):
             raise WrongResultError(f"{name}: wrote outside of its memory")
-    for reason in _written(kept, copies):
+    for reason in _written(read_only, copies):
         raise WrongResultError(reason)
 
 
@@ -253,19 +253,19 @@ def check_calls(
     first = {name: tensor.clone() for name, tensor in outputs.items()}
     mark = torch.zeros(1, dtype=torch.int32, device=next(iter(outputs.values())).device)
 
-    def again() -> None:
+    def call_again() -> None:
         _poison(outputs, before)
         launch_once()
         for name, tensor in outputs.items():
             memory.mark_difference(tensor, first[name], mark)
 
-    _repeat(again, calls - 1, mark.device)
+    _repeat(call_again, calls - 1, mark.device)
     if not mark.item():
         return
     differing = 0
     for number in range(_REPEAT_FACTOR * calls):
         mark.zero_()
-        again()
+        call_again()
         if mark.item():
             differing += 1
             try:

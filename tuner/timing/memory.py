@@ -38,12 +38,12 @@ def _copy_kernel(source_ptr, target_ptr, length, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _differ_kernel(left_ptr, right_ptr, mark_ptr, length, BLOCK: tl.constexpr):
+def _differ_kernel(first_ptr, second_ptr, mark_ptr, length, BLOCK: tl.constexpr):
     o_byte = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = o_byte < length
-    left = tl.load(left_ptr + o_byte, mask=mask, other=0)
-    right = tl.load(right_ptr + o_byte, mask=mask, other=0)
-    different = tl.max((left != right).to(tl.int32), axis=0)
+    first = tl.load(first_ptr + o_byte, mask=mask, other=0)
+    second = tl.load(second_ptr + o_byte, mask=mask, other=0)
+    different = tl.max((first != second).to(tl.int32), axis=0)
     tl.store(mark_ptr, different, mask=different != 0)
 
 
@@ -76,11 +76,11 @@ def copy_call(source: Tensor, target: Tensor) -> KernelCall:
     return KernelCall(_copy_kernel, grid, (source, target, words), options)
 
 
-def mark_difference(left: Tensor, right: Tensor, mark: Tensor) -> None:
+def mark_difference(first: Tensor, second: Tensor, mark: Tensor) -> None:
     """Set `mark` (one int32) to 1 if two contiguous tensors of equal size differ in a bit; else leave it."""
-    left, right = left.reshape(-1).view(torch.uint8), right.reshape(-1).view(torch.uint8)
-    length = left.numel()
-    _differ_kernel[(triton.cdiv(length, _DIFFER_BYTES),)](left, right, mark, length, BLOCK=_DIFFER_BYTES, num_warps=8)
+    first, second = first.reshape(-1).view(torch.uint8), second.reshape(-1).view(torch.uint8)
+    length = first.numel()
+    _differ_kernel[(triton.cdiv(length, _DIFFER_BYTES),)](first, second, mark, length, BLOCK=_DIFFER_BYTES, num_warps=8)
 
 
 def mark_excess(output: Tensor, value: Tensor, allowed: Tensor, mark: Tensor) -> None:

@@ -111,7 +111,7 @@ class Rounds:
         order = list(graphs)
         rounds: list[Mapping[Label, int]] = []
         calm: list[bool] = []
-        begun, pauses = self._clock(), 0
+        start, pauses = self._clock(), 0
         was_calm = self._is_quiet()
         while True:
             while not was_calm and pauses < MAX_VOID_ROUNDS and self._pause(FIRST_PAUSE_SECONDS * 2**pauses):
@@ -132,9 +132,9 @@ class Rounds:
             if sum(good) >= count or len(rounds) == count + MAX_VOID_ROUNDS:
                 break
         best = sorted(range(len(rounds)), key=lambda i: (not good[i], not calm[i], excess[i], i))[:count]
-        self._busy += self._clock() - begun
-        kept = sum(not good[i] for i in best)
-        self.counts = RoundCounts(len(rounds), len(rounds) - count, pauses + len(rounds) - sum(calm), kept)
+        self._busy += self._clock() - start
+        disturbed = sum(not good[i] for i in best)
+        self.counts = RoundCounts(len(rounds), len(rounds) - count, pauses + len(rounds) - sum(calm), disturbed)
         return {label: [rounds[i][label] for i in sorted(best)] for label in graphs}
 
     def _is_quiet(self) -> bool:

@@ -167,9 +167,9 @@ class CudaSession(Generic[Label]):
 
     def block(self, labels: Sequence[Label]) -> dict[Label, list[int]]:
         """Draw new offsets, capture the graphs, and time `ROUNDS_PER_BLOCK` rounds; nanoseconds by label."""
-        drawn = self._draw(1 if self._regime == WARM else 1 + timed_launches(self._footprint))
-        copies = self._timer.arena.slices(self._copy_buffers, len(drawn))
-        timed = {label: self._timed(label, copies if label == COPY else drawn) for label in labels}
+        slices = self._draw(1 if self._regime == WARM else 1 + timed_launches(self._footprint))
+        copies = self._timer.arena.slices(self._copy_buffers, len(slices))
+        timed = {label: self._timed(label, copies if label == COPY else slices) for label in labels}
         return self._timer.rounds.of(timed, ROUNDS_PER_BLOCK, repeatable=self._regime != EAGER)
 
     def _timed(self, label: Label, slices: Sequence[Mapping[str, Tensor]]) -> Timed:
@@ -223,13 +223,13 @@ class CudaSession(Generic[Label]):
             return partial(self._launch_prepared, prepared)
         resolved, workspace = self._launches[label], self._timer.workspace(0)
         # In eager mode an implementation's results are freed at once, as in a model.
-        kept: deque[Any] | None = deque(maxlen=0 if self._regime == EAGER else None) if keeps else None
+        results: deque[Any] | None = deque(maxlen=0 if self._regime == EAGER else None) if keeps else None
 
         def calls(tensors: Mapping[str, Tensor]) -> Sequence[KernelCall]:
             kernel_calls = self._spec.calls(resolved, self._problem, tensors, workspace, self._spec.scalars)
             for call in kernel_calls:
                 if isinstance(call.kernel, ForeignKernel):
-                    call.kernel.results = kept
+                    call.kernel.results = results
             return kernel_calls
 
         def launch_once(tensors: Mapping[str, Tensor]) -> None:
@@ -276,8 +276,8 @@ class CudaSession(Generic[Label]):
         return bind_launch(self._spec, resolved, self._problem, tensors, self._spec.scalars, workspace=self._workspace)
 
     def _draw(self, count: int) -> list[dict[str, Tensor]]:
-        drawn = self._timer.arena.slices(self._spec.buffers(self._problem), count)
-        for tensors in drawn:
+        slices = self._timer.arena.slices(self._spec.buffers(self._problem), count)
+        for tensors in slices:
             for name, values in self._own_inputs.items():
                 tensors[name].copy_(values)
-        return drawn
+        return slices

@@ -35,7 +35,7 @@ class Watch:
         self._clocks: list[Clocks] = []
         self._states: list[State] = []
         self._faults: list[int] = []
-        self._begun = 0
+        self._round_start = 0
         self._in_rounds: list[Clocks] = []
         self._usual: deque[int] = deque(maxlen=_USUAL_SAMPLES)
         self._error = ""
@@ -52,17 +52,17 @@ class Watch:
 
     def begin_round(self) -> None:
         """A round begins."""
-        self._begun = len(self._clocks)
+        self._round_start = len(self._clocks)
 
     def end_round(self) -> bool:
         """The round has ended; whether the GPU was slowed down meanwhile."""
-        samples = self._clocks[self._begun :]
+        samples = self._clocks[self._round_start :]
         self._in_rounds += samples
         clocks = [sample.mhz for sample in samples if sample.mhz]
         is_low = bool(clocks and self._usual) and min(clocks) < _SLOWED * median(self._usual)
         self._usual.extend(clocks)
         # A reason lasts until the next sample; an older clock may be that of an idle GPU.
-        reasons = {word for sample in self._clocks[max(0, self._begun - 1) :] for word in sample.throttled or ()}
+        reasons = {word for sample in self._clocks[max(0, self._round_start - 1) :] for word in sample.throttled or ()}
         return is_low or bool({THERMAL, HARDWARE} & reasons)
 
     def stop(self) -> dict[str, Any]:
@@ -74,20 +74,20 @@ class Watch:
         """
         self._stop.set()
         self._thread.join()
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         clocks = sorted(sample.mhz for sample in self._clocks if sample.mhz is not None)
         temperatures = [sample.temperature_c for sample in self._clocks if sample.temperature_c is not None]
         if clocks:
-            found["sm_clock_mhz"] = [clocks[0], clocks[len(clocks) // 2], clocks[-1]]
+            entries["sm_clock_mhz"] = [clocks[0], clocks[len(clocks) // 2], clocks[-1]]
         if temperatures:
-            found["temperature_c"] = max(temperatures)
+            entries["temperature_c"] = max(temperatures)
         if self._clocks and self._states and (unknown := _unknown(self._clocks[-1], self._states[-1])):
-            found["not_told"] = unknown
-        if warnings := {one.key: text for one, text in self._seen().items() if text}:
-            found[WARNINGS] = warnings
-        return found
+            entries["not_told"] = unknown
+        if warnings := {one.key: text for one, text in self._disturbances().items() if text}:
+            entries[WARNINGS] = warnings
+        return entries
 
-    def _seen(self) -> dict[Disturbance, str]:
+    def _disturbances(self) -> dict[Disturbance, str]:
         """What was seen of each disturbance; empty for nothing."""
         if not self._clocks or not self._states:
             return {Disturbance.UNWATCHED: f"nobody watched the GPU ({self._error or 'no sample'})"}
@@ -140,8 +140,8 @@ class Watch:
 
     def _read_state(self, library: Library, gpu: Any) -> None:
         self._states.append(library.state(gpu))
-        found: list[int] | None = maybe(lambda: library.faults(gpu))
-        self._faults += found or []
+        faults: list[int] | None = maybe(lambda: library.faults(gpu))
+        self._faults += faults or []
 
 
 def _others(processes: Sequence[int] | None) -> int:

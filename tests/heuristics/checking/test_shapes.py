@@ -14,9 +14,9 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, configs_of, leaf_of, leaves
 from normtune.kernels.target import TARGETS
 from normtune.tuner.checking.shapes import (
-    BESIDE,
     MATTERS,
     NEIGHBOURS,
+    SIBLINGS,
     STRONG,
     Sample,
     population,
@@ -119,7 +119,7 @@ def test_the_leaf_of_a_shape_is_the_one_that_answers(tree: Tree, rows: int, hidd
 def test_rivals_are_few_and_never_the_config_itself(tree: Tree, other: Tree, rows: int, hidden: int) -> None:
     found = rivals(tree, _quick_spec(), Problem.of("toy", rows, hidden, "bfloat16"), TARGETS["sm_90"], [other])
     own, beside = choose(tree, (rows, hidden)), choose(other, (rows, hidden))
-    assert len(set(found)) == len(found) <= NEIGHBOURS + BESIDE + STRONG
+    assert len(set(found)) == len(found) <= NEIGHBOURS + SIBLINGS + STRONG
     assert own not in found
     assert beside in (own, *found)
 

@@ -23,7 +23,7 @@ from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.search.registry import search
 from normtune.tuner.search.rounds import timed
 from normtune.tuner.sweep import api
-from normtune.tuner.sweep.outlook import Outlook, search_of
+from normtune.tuner.sweep.backlog import Backlog, search_of
 from normtune.tuner.sweep.report import pruned_lines
 
 ROOT = Path(__file__).parents[3]
@@ -77,8 +77,8 @@ def test_the_example_is_planned_swept_and_fitted(drawn, tmp_path, name) -> None:
     assert len(chosen.pools) == len(shapes) and not chosen.is_empty
     strategy = partial(search(name), seed=1)
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
-        outlook = Outlook.of(chosen, search_of(chosen, strategy, {}).pending())
-        assert len(outlook.tasks) == len(shapes) and outlook.cells
+        backlog = Backlog.of(chosen, search_of(chosen, strategy, {}).pending())
+        assert len(backlog.tasks) == len(shapes) and backlog.cells
         bench = Softmax()
         summary = sweep(bench, store, chosen, strategy)
         assert (summary.problems, summary.left, dict(summary.failures)) == (len(shapes), 0, {})
@@ -126,7 +126,7 @@ def test_the_plan_says_that_its_configs_cannot_be_counted(drawn) -> None:
     chosen = plan(problems([spec.name], ["float32"], SHAPES[:4]), "full", H200, is_sampled=True)
     search("optuna:TPESampler")(chosen.tasks, {})
     first, *others = pruned_lines(chosen)
-    asked = sum(pool.asked for pool in chosen.pools)
+    asked = sum(pool.requested for pool in chosen.pools)
     assert asked and first.startswith(f"  {asked} of the configs that a function draws at 4 problems were resolved")
     assert not others  # what the function draws is legal
 
@@ -185,4 +185,4 @@ def test_the_example_is_inspected_without_a_gpu(drawn) -> None:
     _, file = drawn
     (found,) = inspect_operator(file, operator="drawn_softmax")
     assert not found.faults and not found.warnings and found.exit_code == 0
-    assert ("space", "configs that a function draws, of which a sample is inspected") in found.seen
+    assert ("space", "configs that a function draws, of which a sample is inspected") in found.lines

@@ -184,7 +184,7 @@ def test_measurements_of_normtune_outrank_those_of_others_whatever_their_day(mak
     own = Evidence.from_measurements([make(run=make_run(1))], [make_run(1)])
     line = "rms_norm_forward,bfloat16,4096,1024,row,8,2099-01-01,3"
     text = f"operator,dtype,rows,hidden,schedule,num_warps,started,microseconds\n{line}\n"
-    both = Evidence.joined([own, read_foreign(written(text), Elsewhere(name="NVIDIA H200", target="sm_90"))])
+    both = Evidence.concat([own, read_foreign(written(text), Elsewhere(name="NVIDIA H200", target="sm_90"))])
     assert len(both.frame) == 2
     assert both.current().digest() == own.digest()
 

@@ -14,7 +14,7 @@ from normtune.results.exchange import parquet_file
 from normtune.results.exchange.dataframe import evidence_of
 from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.records import Device
-from normtune.results.source import taken
+from normtune.results.source import read_evidence
 from normtune.results.terminal import console, say
 from normtune.tests.commands import one_line, printed_by, refused, succeed
 from normtune.tests.results.stores import merge
@@ -94,7 +94,7 @@ def test_a_store_with_a_run_of_the_future_says_what_sets_it_aside(make, make_run
             opened.begin_run(run)
         opened.add([make(run=runs[0]), make((), run=runs[1], fingerprint="sha256:bb")])
     with pytest.warns(DataWarning) as warned:
-        assert set(taken(url).current().frame["status"]) == {"timeout"}
+        assert set(read_evidence(url).current().frame["status"]) == {"timeout"}
     (line,) = (str(one.message) for one in warned)
     option = f" --store {tmp_path / 'store.db'}"
     assert line.endswith(f"`normtune data drop {runs[1].id}{option}` sets it aside")
@@ -103,12 +103,12 @@ def test_a_store_with_a_run_of_the_future_says_what_sets_it_aside(make, make_run
         f"run {runs[1].id} of 9999-01-01T00:00:00+00:00 is set aside; "
         f"`normtune data drop --undo {runs[1].id}{option}` undoes this\n"
     )
-    assert set(taken(url).current().frame["status"]) == {"ok"}
+    assert set(read_evidence(url).current().frame["status"]) == {"ok"}
     listed = succeed("data", "list", "--runs", "--store", url).splitlines()
     assert [runs[0].id in listed[0], ", set aside on 20" in listed[0], ", set aside on 20" in listed[1]] == [1, 0, 1]
     assert "is used again" in succeed("data", "drop", "--undo", runs[1].id, "--store", url)
     with pytest.warns(DataWarning):
-        assert set(taken(url).current().frame["status"]) == {"timeout"}
+        assert set(read_evidence(url).current().frame["status"]) == {"timeout"}
     refused("data", "drop", "x", "--store", tmp_path / "none.db", kind=NormtuneError)
     assert not (tmp_path / "none.db").exists()
 
@@ -162,7 +162,7 @@ def test_a_run_of_an_odd_regime_joins_no_store_and_one_that_has_it_gives_the_oth
     refused("data", "merge", source, "--store", path, kind=NormtuneError)
     with Store.open(path) as opened:
         assert opened.runs() == [] and opened.load(regime=None).frame.empty
-    assert taken(source).digest() == odd.regime("cold").digest()
+    assert read_evidence(source).digest() == odd.regime("cold").digest()
     assert "\x1b" not in succeed("data", "list", "--store", source)
 
 

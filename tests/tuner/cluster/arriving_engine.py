@@ -21,7 +21,7 @@ class ArrivingEngine(ReplayEngine):
 
     def gate(self, problem, candidate):
         (job,) = jobs_of([(problem, candidate.launch)])
-        made = compile_job(job, keep_assembly=False).made
+        made = compile_job(job, keep_assembly=False).new_kernels
         return Outcome("wrong_result", "compiled on the node of the GPU") if made else None
 
 

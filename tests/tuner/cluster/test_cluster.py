@@ -47,7 +47,7 @@ def waited(devices, until, seconds=90.0):
     found, end = [], time.monotonic() + seconds
     while not until(found):
         assert time.monotonic() < end, (found, devices.lost)
-        found += devices.joined()
+        found += devices.new_devices()
         time.sleep(0.1)
     return found
 
@@ -95,8 +95,8 @@ def test_a_gpu_whose_actor_is_lost_three_times_is_left_out_and_named(opened, sma
         bench.stop()
         with pytest.raises(ActorLostError, match="its actor is lost"):
             bench.ask("try_copy", seconds=5.0)
-        devices.joined()
-        devices.want(4)
+        devices.new_devices()
+        devices.request(4)
         benches += waited(devices, lambda more: more or unlucky in devices.lost)
     assert devices.lost == {unlucky: f"its actor was lost {MOST_LOST} times"}
     assert len(benches) == 3
@@ -112,7 +112,7 @@ def test_a_node_with_another_normtune_is_named_and_left_out(machines, opened, tm
     try:
         devices = opened()
         benches = devices.open()
-        devices.want(5)
+        devices.request(5)
         benches += waited(devices, lambda more: devices.lost and len(benches) + len(more) == 4)
         ((name, reason),) = devices.lost.items()
         (bad,) = {facts["NodeID"] for facts in devices._ray.nodes() if name.endswith(facts["NodeID"][:6])}

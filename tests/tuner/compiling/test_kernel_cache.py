@@ -109,7 +109,7 @@ def test_what_the_gate_launches_is_compiled_as_well(tmp_path, own_cache):
     finally:
         pool.close()
     assert len(done) == len(plan.jobs()) and all(result.status == "ok" for result in done)
-    assert [result.made for result in done] == [()] * len(done) and files(own_cache) == []
+    assert [result.new_kernels for result in done] == [()] * len(done) and files(own_cache) == []
 
 
 @pytest.mark.slow
@@ -214,7 +214,7 @@ def test_a_damaged_binary_is_compiled_and_the_folder_is_not_changed(tmp_path, ow
     finally:
         pool.close()
     assert {result.status for result in done} == {"ok"}
-    made = {kernel for result in done for kernel in result.made}
+    made = {kernel for result in done for kernel in result.new_kernels}
     assert made == {binary.parent.name for binary in binaries[: len(DAMAGES)]}
     assert {path.parent.name for path in own_cache.rglob("*.cubin")} == made and files(folder) == before
 

@@ -23,7 +23,7 @@ def test_a_sweep_finds_all_binaries_for_gate_and_timing(tmp_path, monkeypatch):
     request = Request("cuda:0", cache=out, store=tmp_path / "store.db", **sizes)
     found = api.run(request, heard)
     assert found.summary.problems == 8
-    binaries = found.outlook.binaries
+    binaries = found.backlog.binaries
     assert 0 < binaries <= ahead.binaries
     assert heard.lines[-1] == f"{binaries} of {binaries} binaries found in {out}; compiled here: none"
     # What moves and compares memory in a sweep is compiled where it runs.

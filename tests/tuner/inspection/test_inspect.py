@@ -89,10 +89,10 @@ def test_each_mistake_is_told_in_one_line_that_says_what_to_do() -> None:
 def test_what_libraries_do_around_their_launches_is_no_fault() -> None:
     found = normtune.inspect_operator(HABITS)
     assert len(found) == 11 and not any(one.faults or one.warnings for one in found)
-    gated = [text for one in found for title, text in one.seen if title == "gate"]
+    gated = [text for one in found for title, text in one.lines if title == "gate"]
     assert len(gated) == 11 and all(text.startswith(("10 of 10 launches", "6 of 6 launches")) for text in gated)
     (described,) = [one for one in found if one.operator == "by_descriptor"]
-    launches = [text for title, text in described.seen if title == "launch"]
+    launches = [text for title, text in described.lines if title == "launch"]
     assert "y=y: fp32 in blocks of [1, 16]" in launches[0]
 
 

@@ -17,7 +17,7 @@ from normtune.kernels.target import TARGETS
 from normtune.results.records import SEARCHED, Coverage, Outcome
 from normtune.tuner.plan import plan as module
 from normtune.tuner.plan.plan import plan, warm_start
-from normtune.tuner.plan.pool import DRAWN, Pool
+from normtune.tuner.plan.pool import SUBSET_SIZE, Pool
 from normtune.tuner.plan.portfolio import CONFIGS
 from normtune.tuner.search.registry import search
 from normtune.tuner.search.rounds import timed
@@ -153,7 +153,7 @@ def test_50_400_configs_at_100_shapes_are_planned_and_searched_with_few_of_them_
     chosen_search = search(name)(chosen.tasks, {}, advice=advice, seed=1)
     # Those that the search chooses among; none of the five million others.
     tasks = searched(chosen_search)
-    assert asked["launch"] <= 100 * 2 * DRAWN and not chosen_search.pending()
+    assert asked["launch"] <= 100 * 2 * SUBSET_SIZE and not chosen_search.pending()
     assert {task.problem for task in tasks} == set(wanted)
     assert run_writer.searched(chosen)[SEARCHED] == {"large float32": {"pairs": 100 * 50_400}}
     for problem in wanted:
@@ -173,17 +173,17 @@ def test_what_a_search_finds_in_a_large_space_is_close_to_the_best_of_a_thousand
     random = Random(5)
     for problem in wanted:
         best = min(slowness(problem, config) for task in tasks if task.problem == problem for config in task.configs)
-        thousand = Pool(spec, problem, H200, PRODUCT).draw(DRAWN, random)
+        thousand = Pool(spec, problem, H200, PRODUCT).draw(SUBSET_SIZE, random)
         ranked = sorted(slowness(problem, candidate.config) for candidate in thousand)
-        assert best <= 1.02 * ranked[DRAWN // 100]
+        assert best <= 1.02 * ranked[SUBSET_SIZE // 100]
 
 
 def test_problems_of_one_operator_get_the_same_random_configs(large):
     spec, _ = large
     chosen = plan(problems(spec, SHAPES[70::3]), "full", H200, is_sampled=True)
-    first, *others = ({candidate.config for candidate in task.drawn((), 3).candidates} for task in chosen.tasks)
-    assert len(first) >= DRAWN and all(len(first & other) > 0.9 * DRAWN for other in others)
-    assert {candidate.config for candidate in chosen.tasks[0].drawn((), 4).candidates} != first
+    first, *others = ({candidate.config for candidate in task.subset((), 3).candidates} for task in chosen.tasks)
+    assert len(first) >= SUBSET_SIZE and all(len(first & other) > 0.9 * SUBSET_SIZE for other in others)
+    assert {candidate.config for candidate in chosen.tasks[0].subset((), 4).candidates} != first
 
 
 @pytest.mark.slow
@@ -218,7 +218,7 @@ def test_only_configs_of_the_space_are_candidates_and_equal_launches_one(large):
     assert pool.of(Tile("row", 1, 16, 1, 1)) is None  # left out at two rows
     assert pool.of(Tile("row", 1 << 13, 8, 1, 4)).config == Tile("row", 1 << 13, 8, 1, 4)
     assert pool.of(Tile("row", 1 << 13, 8, 1, 3)).config == Tile("row", 1 << 13, 8, 1, 4)
-    assert pool.pruned == {"same launch as another config": 1} and pool.asked == 2
+    assert pool.pruned == {"same launch as another config": 1} and pool.requested == 2
     (admitted,) = pool.admit([Tile("row", 3, 1, 1, 1)])
     assert pool.of(Tile("row", 3, 1, 1, 1)) == admitted
 
@@ -226,7 +226,7 @@ def test_only_configs_of_the_space_are_candidates_and_equal_launches_one(large):
 def test_implementations_stand_beside_what_is_drawn(monkeypatch):
     spec, _ = made(monkeypatch, lambda *_: PRODUCT, implementations={"other": math.sqrt})
     (task,) = plan(problems(spec)[:1], "full", H200, is_sampled=True).tasks
-    assert Implementation("other") in task.drawn().configs and task.size == 50_401
+    assert Implementation("other") in task.subset().configs and task.size == 50_401
 
 
 def test_the_lines_of_a_plan_say_that_most_configs_were_not_asked(large):
@@ -234,7 +234,7 @@ def test_the_lines_of_a_plan_say_that_most_configs_were_not_asked(large):
     chosen = plan(problems(spec, SHAPES[::10]), "full", H200, is_sampled=True)
     searched(search("plane")(chosen.tasks, {}), stop=20)
     first, *others = pruned_lines(chosen)
-    asked = sum(pool.asked for pool in chosen.pools)
+    asked = sum(pool.requested for pool in chosen.pools)
     assert first.startswith(f"  {asked} of 504000 configs at 10 problems were resolved to a launch")
     assert "how many of the others are illegal is unknown" in first
     assert any("illegal: a tile of elements" in line and f"of these {asked}" in line for line in others)

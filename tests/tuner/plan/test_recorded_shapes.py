@@ -174,7 +174,7 @@ def test_the_file_has_the_operators_the_dtypes_and_the_counts(file) -> None:
 
 def test_a_sweep_measures_what_the_file_names_and_options_choose_of_it(file) -> None:
     def wanted(**options: object) -> list[str]:
-        return [str(problem) for problem in Request(shapes=file, **options).wanted().problems]
+        return [str(problem) for problem in Request(shapes=file, **options).scope().problems]
 
     backward, forward = "rms_norm_backward bfloat16 16 x 64", "rms_norm_forward bfloat16 16 x 64"
     no_rstd = "rms_norm_forward:no_rstd bfloat16 1 x 64"
@@ -189,18 +189,18 @@ def test_lines_without_an_operator_or_a_dtype_are_for_each(tmp_path) -> None:
     path = tmp_path / "shapes.csv"
     path.write_text("rows,hidden,operator,dtype\n1,64,,float16\n2,64,rms_norm_backward,\n2,64,rms_norm_backward,\n")
     asked = Request(shapes=path, operators=("rms_norm_forward", "rms_norm_backward"), dtypes=("float16", "float32"))
-    assert [str(problem) for problem in asked.wanted().problems] == [
+    assert [str(problem) for problem in asked.scope().problems] == [
         "rms_norm_forward float16 1 x 64",
         "rms_norm_backward float16 1 x 64",
         "rms_norm_backward float16 2 x 64",
         "rms_norm_backward float32 2 x 64",
     ]
     path.write_text("rows,hidden,operator\n65536,8192,rms_norm_forward\n1,64,rms_norm_backward\n")
-    asked_all = Request(shapes=path).wanted()
-    assert len(asked_all.problems) == 1 and asked_all.beyond == 1
+    asked_all = Request(shapes=path).scope()
+    assert len(asked_all.problems) == 1 and asked_all.too_large == 1
     path.write_text("rows,hidden,operator\n1,64,rms_norm\n")
     with pytest.raises(UsageError, match="unknown operator 'rms_norm'"):
-        Request(shapes=path).wanted()
+        Request(shapes=path).scope()
 
 
 def test_the_count_is_the_weight(file) -> None:

@@ -15,10 +15,10 @@ class RandomConfigs(ByProblem):
     name = "random"
     least_blocks = ALL_BLOCKS
 
-    def wanted(self, task, known):
+    def remaining(self, task, previous):
         draw = random.Random(str(task.problem))
         drawn = draw.sample(task.candidates, min(CONFIGS, len(task.candidates)))
-        return super().wanted(task._replace(candidates=tuple(drawn)), known)
+        return super().remaining(task._replace(candidates=tuple(drawn)), previous)
 
     def batches(self, task):
         yield Batch(task.configs, ALL_BLOCKS)

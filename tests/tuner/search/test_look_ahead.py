@@ -51,8 +51,8 @@ class Told:
     def __init__(self):
         self.counts, self.total, self.measured_problems = [], 0, 0
 
-    def planned(self, outlook):
-        self.binaries = outlook.binaries
+    def planned(self, backlog):
+        self.binaries = backlog.binaries
 
     def compiling(self, done, total):
         assert total == self.binaries

@@ -267,7 +267,7 @@ def test_what_was_skipped_is_no_failure():
     search = Plane([one.task for one in SPACES[:2]], {})
     task = next(iter(search.ask()))
     search.tell(task, {})
-    assert not search._shapes[task.problem].tried
+    assert not search._shapes[task.problem].measured
     assert all(other.problem != task.problem for other in search.ask())
 
 

@@ -9,7 +9,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.results.records import REPLAY_PREFIX, Device, Measurement, Run
-from normtune.tuner.staleness.links import APART, without_links
+from normtune.tuner.staleness.links import UNLINKED, without_links
 from normtune.tuner.sweep import api
 
 SPEC = operator("rms_norm_forward")
@@ -54,7 +54,7 @@ def unlinked(store, corrected=()):
 def test_what_the_changed_config_linked_is_stale_with_it(store):
     found = unlinked(store)
     assert set(found) == {(PROBLEM, ALONE), (PROBLEM, BESIDE)}
-    assert {state.fingerprint for state in found.values()} == {fingerprint(SPEC) + APART}
+    assert {state.fingerprint for state in found.values()} == {fingerprint(SPEC) + UNLINKED}
     store.add(AGAIN)
     assert set(unlinked(store)) == {(PROBLEM, ALONE), (PROBLEM, BESIDE)}
     store.add([cell("c", ALONE, 1550)])  # links the other of its run
@@ -71,6 +71,6 @@ def test_unchanged_code_links_before_its_new_fingerprint_is_stored(store):
 
 @pytest.mark.slow
 def test_a_sweep_plans_them(store, tmp_path):
-    planned = api.sweep(device="replay:nvidia-h200", stale=True, dry_run=True, store=tmp_path / "store.db").outlook
+    planned = api.sweep(device="replay:nvidia-h200", stale=True, dry_run=True, store=tmp_path / "store.db").backlog
     again = {one.config for task in planned.tasks for one in task.candidates}
     assert again == {CHANGED, ALONE, BESIDE}

@@ -24,12 +24,12 @@ from normtune.tests.tuner.benches import DEVICE, sweep
 from normtune.tuner.checking.offline import check
 from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.plan import Plan, Task, candidates
-from normtune.tuner.plan.resume import known, stale_plan
+from normtune.tuner.plan.resume import previous_of, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.staleness import recorded, stored
 from normtune.tuner.staleness.recorded import cell_of, difference, pairs_of, record
 from normtune.tuner.staleness.stored import OTHER_CODE, Comparison, compare, compare_instructions
-from normtune.tuner.sweep.outlook import search_of
+from normtune.tuner.sweep.backlog import search_of
 
 TARGET = TARGETS["sm_90"]
 KERNELS = inspect.getsource(forward)  # what `toy` begins with
@@ -82,7 +82,7 @@ def whole() -> Plan:
 
 def missing(plan: Plan, stored) -> list[Task]:
     """What an adaptive search would still measure."""
-    return list(Adaptive(plan.tasks, known(stored, {"toy"})).pending())
+    return list(Adaptive(plan.tasks, previous_of(stored, {"toy"})).pending())
 
 
 def renew(store: Store) -> Comparison:

@@ -35,13 +35,13 @@ WORTH = 0.0003
 NARROW, NARROW_SHARE = 96, 0.25
 DRAWS = 96
 # Most candidates whose times are drawn: those with the least expected times less so many deviations.
-DRAWN, HOPE = 200, 2.0
+MOST_HOPEFULS, HOPE = 200, 2.0
 # Most configs among which the surrogate chooses if not among all, and how many of them are strangers and children.
 POOL, STRANGERS, CHILDREN = 900, 300, 200
 # Least number of neighbours of a parent, with more than one other knob if there are not so many.
 AROUND = 30
 # Most of a choice that are asked for launches not made yet: a launch takes 0.5 ms.
-ASKED = 150
+MOST_LAUNCHES = 150
 # Log times at which a draw is cut off when configs without a gain are compared, and that of a problem without times.
 _SLOW, NEVER = 3.0, 100.0
 
@@ -54,9 +54,9 @@ class View(NamedTuple):
         seed: of the choice.
         free: whether each config of the group is a candidate that was not measured, (configs,); changed by the choice.
         closed: whether it is known to be none, (configs,); the choice adds some.
-        own, near: numbers of the best configs here, the best first, and of those of the nearest problems.
+        best, near: numbers of the best configs here, the best first, and of those of the nearest problems.
         advised: numbers of configs to be measured first.
-        tried: number of measured configs.
+        measured: number of measured configs.
         room: most configs to choose.
         until: expected gain of all others at which a problem is done, a log ratio; None where no config is `WORTH` it.
         candidate: of the number of a config; None if it is illegal.
@@ -68,10 +68,10 @@ class View(NamedTuple):
     seed: Sequence[int]
     free: NDArray[np.bool_]
     closed: NDArray[np.bool_]
-    own: Sequence[int]
+    best: Sequence[int]
     near: Sequence[int]
     advised: Sequence[int]
-    tried: int
+    measured: int
     room: int
     until: float | None
     candidate: CandidateOf
@@ -102,8 +102,8 @@ class Moment(NamedTuple):
     @property
     def is_narrow(self) -> bool:
         """Whether too few configs were tried for any problem to end."""
-        tried = np.count_nonzero(np.bincount(self.times.points.configs))
-        return bool(tried < min(NARROW, NARROW_SHARE * len(self.configs.all)))
+        count = np.count_nonzero(np.bincount(self.times.points.configs))
+        return bool(count < min(NARROW, NARROW_SHARE * len(self.configs.all)))
 
     def chances(self, place: int, grids: Codes, numbers: Codes) -> Array:
         """Probabilities that configs fail, (configs,)."""
@@ -129,9 +129,9 @@ class Prediction(NamedTuple):
         pool: numbers of the configs, ascending.
         kinds: whether each is of a kind, by way.
         mean, deviation, chances: expected log time and its deviation, and probability to fail, (pool,).
-        drawn: indices in `pool` of those whose times are drawn.
-        times: draws of their log times, relative to the best one here; infinite where they fail, (draws, drawn).
-        binaries: numbers of the binaries of those that are drawn.
+        hopefuls: indices in `pool` of those whose times are drawn.
+        times: draws of their log times, relative to the best one here; infinite where they fail, (draws, hopefuls).
+        binaries: numbers of the binaries of these.
     """
 
     random: Generator
@@ -140,7 +140,7 @@ class Prediction(NamedTuple):
     mean: Array
     deviation: Array
     chances: Array
-    drawn: Codes
+    hopefuls: Codes
     times: Array
     binaries: Sequence[int]
 
@@ -184,43 +184,43 @@ def predicted(view: View, moment: Moment) -> Prediction | None:
     grids = view.launches.grids(pool)
     expected, chances = moment.times.posterior(grids, pool, view.place), moment.chances(view.place, grids, pool)
     hopes = expected.mean - HOPE * expected.deviation + NEVER * (chances > 0.9)
-    drawn = np.sort(np.argsort(hopes, kind="stable")[:DRAWN])
-    times = np.ascontiguousarray(expected.draws(drawn, DRAWS, random))
-    times[(random.random((DRAWS, len(pool))) < chances)[:, drawn]] = np.inf
-    binaries = view.launches.binaries(pool[drawn])
-    return Prediction(random, pool, kinds, expected.mean, expected.deviation, chances, drawn, times, binaries)
+    hopefuls = np.sort(np.argsort(hopes, kind="stable")[:MOST_HOPEFULS])
+    times = np.ascontiguousarray(expected.draws(hopefuls, DRAWS, random))
+    times[(random.random((DRAWS, len(pool))) < chances)[:, hopefuls]] = np.inf
+    binaries = view.launches.binaries(pool[hopefuls])
+    return Prediction(random, pool, kinds, expected.mean, expected.deviation, chances, hopefuls, times, binaries)
 
 
 def selected(view: View, moment: Moment, prediction: Prediction | None, earned: Earned, binaries: set[int]) -> Proposal:
     """The configs that are worth measuring; adds to the numbers of binaries that some shape needs."""
     if prediction is None:
         return Proposal([])
-    random, pool, kinds, mean, deviation, chances, drawn, times, of_drawn = prediction
+    random, pool, kinds, mean, deviation, chances, hopefuls, times, of_hopefuls = prediction
     is_narrow = moment.is_narrow
-    if prediction.gain < (view.until or 0.0) and view.tried >= LEAST and not (is_narrow or view.advised):
+    if prediction.gain < (view.until or 0.0) and view.measured >= LEAST and not (is_narrow or view.advised):
         return Proposal([])
-    best_times = np.full(DRAWS, 0.0 if view.own else NEVER)
+    best_times = np.full(DRAWS, 0.0 if view.best else NEVER)
     slow = 1e-6 * np.minimum(times, _SLOW).mean(axis=0)  # between configs that gain in no draw
-    costs = np.array([1.0 if binary in binaries else 1.0 + BINARY for binary in of_drawn])
+    costs = np.array([1.0 if binary in binaries else 1.0 + BINARY for binary in of_hopefuls])
     column = np.full(len(pool), -1)
-    column[drawn] = np.arange(len(drawn))
-    left, works = np.ones(len(pool), np.bool_), chances < 0.5
+    column[hopefuls] = np.arange(len(hopefuls))
+    available, works = np.ones(len(pool), np.bool_), chances < 0.5
     ways = random.choice(list(WAYS), max(view.room, len(view.advised)), p=earned.shares)
     chosen: list[int] = []
     expected: list[Expectation] = []
     for turn, way in enumerate(ways.tolist()):
-        if not left.any():
+        if not available.any():
             break
         gain = best_times.mean() - np.minimum(best_times[:, None], times).mean(axis=0)
-        gain /= costs if view.own or chosen else 1.0
-        most = int(np.where(left[drawn], gain - slow, -np.inf).argmax())
-        best = int(drawn[most])
-        kind = np.flatnonzero(left & works & kinds[way]) if way in kinds else ()
+        gain /= costs if view.best or chosen else 1.0
+        most = int(np.where(available[hopefuls], gain - slow, -np.inf).argmax())
+        best = int(hopefuls[most])
+        kind = np.flatnonzero(available & works & kinds[way]) if way in kinds else ()
         if turn < len(view.advised):
             best = int(np.searchsorted(pool, view.advised[turn]))
         elif (
             not (is_narrow or view.until is not None)
-            and view.tried + turn >= LEAST
+            and view.measured + turn >= LEAST
             and earned.likely(gain[most], moment.measured) < WORTH
         ):
             break
@@ -233,10 +233,10 @@ def selected(view: View, moment: Moment, prediction: Prediction | None, earned: 
         expected.append(Expectation(way, float(mean[best]), float(deviation[best]), is_new))
         if column[best] >= 0:
             best_times = np.minimum(best_times, times[:, column[best]])
-        left[best] = False
+        available[best] = False
         binaries.update(view.launches.binaries(pool[best : best + 1]))
         chosen.append(number)
-    is_judged = bool(view.own) and view.tried >= LEAST
+    is_judged = bool(view.best) and view.measured >= LEAST
     return Proposal(chosen, expected, float(-best_times.mean()) if is_judged else None)
 
 
@@ -244,7 +244,7 @@ def _pool(view: View, configs: Configs, random: Generator) -> tuple[Codes, dict[
     """Numbers of the configs to choose from, ascending, and of which kind they are, by way."""
     view.free[view.closed] = False
     free = np.flatnonzero(view.free)
-    parents = np.array([*view.own, *view.near], np.int64)
+    parents = np.array([*view.best, *view.near], np.int64)
     around = [configs.near(parent, AROUND) for parent in parents.tolist()]
     kinds = {
         "neighbour": np.concatenate([parents[:0], *around]),
@@ -256,7 +256,7 @@ def _pool(view: View, configs: Configs, random: Generator) -> tuple[Codes, dict[
         pool = np.unique(np.concatenate([*kinds.values(), parents]))
         pool = pool[view.free[pool]]
     if view.is_lazy:
-        pool = np.concatenate([random.permutation(pool)[:ASKED], parents[view.free[parents]]])
+        pool = np.concatenate([random.permutation(pool)[:MOST_LAUNCHES], parents[view.free[parents]]])
     pool = np.unique(np.concatenate([pool, np.array(view.advised, np.int64)]))
     if view.is_lazy:
         legal = np.array([view.is_legal(number, configs) for number in pool.tolist()], np.bool_)

@@ -40,7 +40,7 @@ class Earned:
         self.few = first * shapes + self._window
         self._gained: deque[tuple[float, int]] = deque()
         self._timings = 0
-        self._kept = np.full(2, PROMISE)  # gained, promised
+        self._sums = np.full(2, PROMISE)  # gained, promised
         self._errors = np.array([_ERRORS, _ERRORS])
         self._unexplained = np.zeros(3)
 
@@ -50,7 +50,7 @@ class Earned:
 
     def gained(self, gain: float, timings: int, promised: float) -> None:
         """Note by how much so many timings have lowered the best log time of a shape, and by how much they should."""
-        self._kept = math.exp(-timings / self._window) * self._kept + [gain, promised]
+        self._sums = math.exp(-timings / self._window) * self._sums + [gain, promised]
         self._gained.append((gain, timings))
         self._timings += timings
         while self._timings - self._gained[0][1] >= self._window:
@@ -78,7 +78,7 @@ class Earned:
         """
         if self._timings >= self._window:
             return sum(gain for gain, _ in self._gained) / self._timings
-        return float(expected * self._kept[0] / self._kept[1]) * (EARLY if measured < self.few else 1.0)
+        return float(expected * self._sums[0] / self._sums[1]) * (EARLY if measured < self.few else 1.0)
 
     @property
     def knobs_say_nothing(self) -> bool:

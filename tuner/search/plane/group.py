@@ -67,11 +67,11 @@ class Group:
         before: Sequence[Config] = ()
         for task in tasks:
             pool = task.candidates
-            own = pool.space if isinstance(pool, Pool) and not isinstance(pool.space, Drawn) else task.configs
+            configs = pool.space if isinstance(pool, Pool) and not isinstance(pool.space, Drawn) else task.configs
             distinct.update(pool.others if isinstance(pool, Pool) else ())
-            if own is not before and own != before:
-                distinct.update(own if len(own) <= MOST_CONFIGS else _drawn(own))
-            before = own
+            if configs is not before and configs != before:
+                distinct.update(configs if len(configs) <= MOST_CONFIGS else _subset(configs))
+            before = configs
         self.configs = Configs(distinct)
         binaries: dict[Hashable, int] = {}
         following = count()
@@ -158,10 +158,10 @@ class Group:
                 self.earned.explained(*np.clip([away - error, away], -_SPREAD, _SPREAD).tolist())
 
 
-def distance(left: Problem, right: Problem) -> float:
+def distance(one: Problem, other: Problem) -> float:
     """Distance of two shapes: a step of hidden counts as much as three of rows."""
-    return math.hypot(math.log2(left.rows / right.rows), 3 * math.log2(left.hidden / right.hidden))
+    return math.hypot(math.log2(one.rows / other.rows), 3 * math.log2(one.hidden / other.hidden))
 
 
-def _drawn(configs: Sequence[Config]) -> list[Config]:
+def _subset(configs: Sequence[Config]) -> list[Config]:
     return [configs[place] for place in Random(0).sample(range(len(configs)), MOST_CONFIGS)]

@@ -125,9 +125,9 @@ class Kernel:
                 weight, length = p.weights[axis], p.lengths[axis]
                 scaled = math.sqrt(3) * distance / length
                 matern = (1 + scaled) * np.exp(-scaled)
-                own = by_table[part, part] / (1 + weight * matern)
-                gradient[axis] = weight * ((own * matern).sum() - by_table[part, part].sum() / (1 + weight))
-                gradient[count + axis] = weight * (own * scaled**2 * np.exp(-scaled)).sum()
+                by_matern = by_table[part, part] / (1 + weight * matern)
+                gradient[axis] = weight * ((by_matern * matern).sum() - by_table[part, part].sum() / (1 + weight))
+                gradient[count + axis] = weight * (by_matern * scaled**2 * np.exp(-scaled)).sum()
             gradient[-3] = 2 * (slope * smooth).sum()
             gradient[-2] = 2 * p.config**2 * (slope * same_config).sum()
             gradient[-1] = 2 * p.error**2 * np.trace(slope)

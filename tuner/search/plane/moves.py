@@ -28,14 +28,14 @@ class Configs:
     def __init__(self, configs: Iterable[Config]) -> None:
         self.all = sorted({*configs})
         self.number = {config: number for number, config in enumerate(self.all)}
-        given = [config._asdict() for config in self.all]
+        knobs = [config._asdict() for config in self.all]
         columns, self.distances = [], []
-        for knob in sorted({name for values in given for name in values}):
-            own = [values.get(knob) for values in given]
-            ordered = sorted({*own}, key=lambda value: (value is None, isinstance(value, str), value or 0))
+        for knob in sorted({name for values in knobs for name in values}):
+            column = [values.get(knob) for values in knobs]
+            ordered = sorted({*column}, key=lambda value: (value is None, isinstance(value, str), value or 0))
             if len(ordered) > 1:
                 rank = {value: place for place, value in enumerate(ordered)}
-                columns.append([rank[value] for value in own])
+                columns.append([rank[value] for value in column])
                 self.distances.append(_distances(ordered))
         self.codes = np.array(columns, np.int64).reshape(len(columns), len(self.all)).T.copy()
         self._columns = self.codes.T.astype(np.int32, order="C")
@@ -46,12 +46,12 @@ class Configs:
     def near(self, number: int, least: int) -> Codes:
         """The configs that differ from one in one knob; if these are fewer than `least`, some that differ in two."""
         if (number, least) not in self._near:
-            apart = np.zeros(len(self.all), np.int16)
+            differences = np.zeros(len(self.all), np.int16)
             for column, value in zip(self._columns, self.codes[number].tolist(), strict=True):
-                apart += column != value
-            one = np.flatnonzero(apart == 1)
+                differences += column != value
+            one = np.flatnonzero(differences == 1)
             more = max(0, least - len(one))
-            self._near[number, least] = np.concatenate([one, np.flatnonzero(apart == 2)[:more]]) if more else one
+            self._near[number, least] = np.concatenate([one, np.flatnonzero(differences == 2)[:more]]) if more else one
         return self._near[number, least]
 
     def children(self, parents: Codes, count: int, random: Generator) -> Codes:
@@ -62,8 +62,8 @@ class Configs:
         strange = random.random(count) < 0.5
         others = random.integers(len(self.all), size=int(strange.sum()))
         child[rows[strange], knobs[strange]] = self.codes[others, knobs[strange]]
-        found = map(self._number_at.get, map(bytes, child))
-        return np.unique(np.array([number for number in found if number is not None], np.int64))
+        numbers = map(self._number_at.get, map(bytes, child))
+        return np.unique(np.array([number for number in numbers if number is not None], np.int64))
 
 
 def _distances(values: Sequence[int | str | None]) -> Array:

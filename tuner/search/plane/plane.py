@@ -26,7 +26,7 @@ from normtune.tuner.search.adaptive import FIRST_BLOCKS
 from normtune.tuner.search.plane.group import Group
 from normtune.tuner.search.plane.shape import ShapeSearch
 from normtune.tuner.search.plane.threads import Threads
-from normtune.tuner.search.protocol import Batch, Known, Race, Search
+from normtune.tuner.search.protocol import Batch, Previous, Race, Search
 from normtune.tuner.search.rounds import close_to_best
 from normtune.tuner.timing.protocol import ALL_BLOCKS
 
@@ -41,7 +41,7 @@ class Plane(Search):
     """A `protocol.Search`.
 
     Args:
-        tasks, known: see `protocol.Search`.
+        tasks, previous: see `protocol.Search`.
         advice: the first configs to measure at a problem.
         seed: of the draws; use another one to repeat a search on the data of the first.
         most: most configs of a problem; None for those that are worth their time.
@@ -55,16 +55,16 @@ class Plane(Search):
     def __init__(
         self,
         tasks: Sequence[Task],
-        known: Known,
+        previous: Previous,
         advice: ConfigsOf | None = None,
         seed: int = 0,
         most: int | None = None,
         until: float | None = None,
     ) -> None:
-        wanted = advice or {}
+        advised = advice or {}
         listed = (
             # A space without a list stands for some of its configs.
-            task.drawn([*wanted.get(task.problem, ()), *known.get(task.problem, ())], seed)
+            task.subset([*advised.get(task.problem, ()), *previous.get(task.problem, ())], seed)
             if isinstance(task.candidates, Pool) and not task.candidates.is_listed
             else task
             for task in TaskQueue(tasks).pending()
@@ -73,15 +73,17 @@ class Plane(Search):
         members: dict[Key, list[Task]] = {}
         for task in order:
             members.setdefault(task.problem.key, []).append(task)
-        more = {key: {c for one in own for c in wanted.get(one.problem, ())} for key, own in members.items()}
+        more = {key: {c for one in of_key for c in advised.get(one.problem, ())} for key, of_key in members.items()}
         self._threads = threads = Threads()
-        groups = {key: Group(own, threads, more[key]) for key, own in members.items()}
+        groups = {key: Group(of_key, threads, more[key]) for key, of_key in members.items()}
         self._groups: dict[Key, list[ShapeSearch]] = {key: [] for key in members}
         self._shapes: dict[Problem, ShapeSearch] = {}
         for task in order:
             key, problem = task.problem.key, task.problem
-            options = seed, wanted.get(problem, ()), most, until
-            self._shapes[problem] = ShapeSearch(task, known.get(problem, {}), groups[key], self._groups[key], *options)
+            options = seed, advised.get(problem, ()), most, until
+            self._shapes[problem] = ShapeSearch(
+                task, previous.get(problem, {}), groups[key], self._groups[key], *options
+            )
         self._neighbour_tasks: dict[Problem, Task | None] = {}
         self._waiting = [*self._shapes.values()]
         self._open: list[ShapeSearch] = []
@@ -148,8 +150,8 @@ def short_race(configs: Sequence[Config], best: Config | None, with_copy: bool) 
         with_copy: whether the copy is timed beside them.
     """
     samples = yield Batch(configs, 1, with_copy)
-    kept = {*close_to_best(samples, FAR), best}  # its first block may be a slow one by chance
-    samples = yield Batch([config for config in configs if config in kept], FIRST_BLOCKS - 1, with_copy)
+    contenders = {*close_to_best(samples, FAR), best}  # its first block may be a slow one by chance
+    samples = yield Batch([config for config in configs if config in contenders], FIRST_BLOCKS - 1, with_copy)
     close = close_to_best(samples, CLOSE)
     if len(close) > 1 or best not in close:
         yield Batch(close, ALL_BLOCKS - FIRST_BLOCKS, with_copy)

@@ -46,7 +46,7 @@ class ShapeSearch:
 
     Args:
         task: the problem with all its candidates.
-        known: its stored measurements.
+        previous: its stored measurements.
         group: of its operator.
         others: all problems of the group; it becomes the next of them.
         seed: of the choices.
@@ -58,14 +58,14 @@ class ShapeSearch:
         task: the problem with all its candidates.
         logs: log times of measured configs, comparable through the best config of each task.
         best: the best measured config; None if there is none.
-        tried: number of measured configs.
+        measured: number of measured configs.
         is_found: whether no other config is expected to be better than the best measured one.
     """
 
     def __init__(
         self,
         task: Task,
-        known: Mapping[Config, Coverage],
+        previous: Mapping[Config, Coverage],
         group: Group,
         others: "list[ShapeSearch]",
         seed: int,
@@ -97,9 +97,9 @@ class ShapeSearch:
         self._seed = zlib.crc32(str(task.problem).encode()), seed
         self.logs: dict[Config, float] = {}
         self.best: Config | None = None
-        self.tried = 0
+        self.measured = 0
         self.is_found = False
-        usable = {config: one for config, one in known.items() if self.is_free(config)}
+        usable = {config: one for config, one in previous.items() if self.is_free(config)}
         self.logs |= {config: math.log(median) for config, median in medians_of(usable).items()}
         if usable:
             group.learn_stored(*self._news(sorted(usable)))
@@ -110,7 +110,7 @@ class ShapeSearch:
         self.__dict__.pop("expected", None)
         numbers = self._numbers(new)
         self._free[numbers] = False
-        self.tried += len(new)
+        self.measured += len(new)
         return self._place, numbers, np.array([self.logs.get(c, math.inf) for c in new]), self._launches
 
     def _numbers(self, configs: Sequence[Config]) -> Codes:
@@ -132,9 +132,9 @@ class ShapeSearch:
     @cached_property
     def expected(self) -> Task:
         """About as many candidates as will be timed."""
-        if self.tried >= self._most:
+        if self.measured >= self._most:
             return Task(self.task.problem, ())
-        count = max(2, min(max(LEAST, self._usual - self.tried, self.tried // 3), self._most - self.tried))
+        count = max(2, min(max(LEAST, self._usual - self.measured, self.measured // 3), self._most - self.measured))
         if self._pool is not None:
             return Task(self.task.problem, tuple(self._pool.draw(count, Random(0))))
         # numpy would let another thread run, and wait for it.
@@ -146,12 +146,12 @@ class ShapeSearch:
         return self._task_of(sorted({*numbers, *self._fastest(1)}))
 
     def _task_of(self, numbers: Sequence[int]) -> Task:
-        found = (self._candidate(number) for number in numbers)
-        return Task(self.task.problem, tuple(candidate for candidate in found if candidate is not None))
+        candidates = (self._candidate(number) for number in numbers)
+        return Task(self.task.problem, tuple(candidate for candidate in candidates if candidate is not None))
 
     def neighbour_task(self) -> Task | None:
         """A task of the best configs of the nearest problems; None if each, or a tie of it, was timed here."""
-        if self.tried >= self._most:
+        if self.measured >= self._most:
             return None
         near = [(other, self._candidate(self._number[other.best])) for other in self.neighbours() if other.best]
         lacking = dict.fromkeys(
@@ -159,7 +159,7 @@ class ShapeSearch:
             for other, candidate in near
             if candidate and self.is_free(candidate.config) and not any(tie in self.logs for tie in other.ties())
         )
-        return self._beside_best([*lacking][: self._most - self.tried]) if lacking else None
+        return self._beside_best([*lacking][: self._most - self.measured]) if lacking else None
 
     def look(self) -> None:
         """Begin to choose the next task, in threads, from the present measurements."""
@@ -229,17 +229,17 @@ class ShapeSearch:
     def _view(self) -> View:
         """This problem for a choice of configs."""
         advised = [number for number in self._advised if self._free[number]]
-        few = max(FEW, len(self._others) // 2, self.tried // GROW)
-        room = min(few, MOST, self._most - self.tried, int(self._free.sum()))
+        few = max(FEW, len(self._others) // 2, self.measured // GROW)
+        room = min(few, MOST, self._most - self.measured, int(self._free.sum()))
         return View(
             self._place,
-            [*self._seed, self.tried],
+            [*self._seed, self.measured],
             self._free.copy(),
             self._closed,
             self._fastest(PARENTS),
             [number for other in self.neighbours() for number in other._fastest(NEAR_PARENTS)],
             advised,
-            self.tried,
+            self.measured,
             max(room, len(advised)),
             self._until,
             self._candidate,

@@ -24,7 +24,7 @@ from normtune.tuner.search.plane.threads import Threads
 # Most times that a prediction uses, and that the parameters are fitted to.
 MOST_POINTS, MOST_FITTED = 400, 320
 # The parameters are fitted again when the times have grown by this factor.
-AGAIN = 1.6
+REFIT = 1.6
 # Log times further than this from the best of their shape are told apart less and less: how slow a slow config is does
 # little to find fast ones.
 SLOW = 0.5
@@ -84,11 +84,11 @@ class Covariance:
         configs, place = np.unique(points.configs, return_inverse=True)
         return Spread(points, place, at_values(self._widths, self._knobs[configs]))
 
-    def __call__(self, left: Spread, right: Spread) -> Array:
-        """That of each two points without their errors, (left, right)."""
-        of_configs = self.parameters.process**2 * np.exp(left.knobs @ self._table @ right.knobs.T)
-        (shapes, grids, configs), others = left.points, right.points
-        result = _pairs(of_configs, left.place, right.place)
+    def __call__(self, first: Spread, second: Spread) -> Array:
+        """That of each two points without their errors, (first, second)."""
+        of_configs = self.parameters.process**2 * np.exp(first.knobs @ self._table @ second.knobs.T)
+        (shapes, grids, configs), others = first.points, second.points
+        result = _pairs(of_configs, first.place, second.place)
         result *= _pairs(self._grids, grids, others.grids)
         result *= _pairs(self._shapes, shapes, others.shapes)
         result.reshape(-1)[np.flatnonzero(configs[:, None] == others.configs)] += self.parameters.config**2
@@ -161,14 +161,14 @@ class Surrogate:
         self._least[shape] = logs.min(initial=self._least[shape])
 
     def learned(self, threads: Threads) -> Learned:
-        """What it has learned until now; where the times have grown by `AGAIN` the parameters are fitted, in a thread.
+        """What it has learned until now; where the times have grown by `REFIT` the parameters are fitted, in a thread.
 
         A fit waits for the one before, which was given to the threads before.
         """
         targets = self.logs
         if self._level:
             targets = bent(self.logs - self._least[self.points.shapes])
-        if len(self) >= AGAIN * self._fitted:
+        if len(self) >= REFIT * self._fitted:
             self._fitted = len(self)
             self._covariance = threads.submit(self._fit, self.points, targets, self._covariance)
         return Learned(self.points, targets, self._covariance)

@@ -27,11 +27,11 @@ class Threads:
     def submit(self, call: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
         """Call a function beside others. It may wait for one that was given before."""
 
-        def alone() -> _Result:
+        def on_one_thread() -> _Result:
             with _BLAS:
                 return call(*arguments)
 
-        return self._several.submit(alone)
+        return self._several.submit(on_one_thread)
 
     def in_order(self, call: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
         """Call a function when those that were given to this method before have returned."""

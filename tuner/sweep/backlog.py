@@ -1,17 +1,17 @@
 """The work ahead of a sweep: the search over what the store lacks, and its counts.
 
-In: a store, a plan and a strategy. Out: the search, an `Outlook`.
+In: a store, a plan and a strategy. Out: the search, a `Backlog`.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from normtune.tuner.plan.plan import Plan, Task
-from normtune.tuner.plan.resume import Stored, known
+from normtune.tuner.plan.resume import Stored, previous_of
 from normtune.tuner.search.protocol import Search, Strategy
 
 
-class Outlook(NamedTuple):
+class Backlog(NamedTuple):
     """The work ahead of a sweep.
 
     Attributes:
@@ -27,8 +27,8 @@ class Outlook(NamedTuple):
     binaries: int
 
     @classmethod
-    def of(cls, plan: Plan, tasks: Sequence[Task]) -> "Outlook":
-        """The outlook of a search over a plan; `tasks` are those left."""
+    def of(cls, plan: Plan, tasks: Sequence[Task]) -> "Backlog":
+        """The backlog of a search over a plan; `tasks` are those left."""
         return cls(plan, tasks, len(plan.complete(tasks)), len(Plan(tuple(tasks), {}).jobs()))
 
     @property
@@ -46,4 +46,4 @@ def search_of(plan: Plan, strategy: Strategy, stored: Stored, retry_failed: bool
         stored: coverage of the store.
         retry_failed: whether to repeat configs that are stored as crashed or timed out.
     """
-    return strategy(plan.tasks, known(stored, {task.problem.operator for task in plan.tasks}, retry_failed))
+    return strategy(plan.tasks, previous_of(stored, {task.problem.operator for task in plan.tasks}, retry_failed))
