@@ -143,7 +143,7 @@ def diff(request: DiffRequest) -> Diff:
         matrices, notes = matrices_of(current, device)
         target = device.as_target()
         differences = []
-        for unweighted in matrices:
+        for unweighted in (one for one in matrices if weighting.weighs(one.key, one.problems)):
             spec = spec_of(current, unweighted.key.operator)
             matrix = weighting.weighted(spec, unweighted)
             differences.append(difference(spec, matrix, target, *contenders))

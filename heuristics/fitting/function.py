@@ -13,7 +13,7 @@ from normtune.heuristics.fitting import figures
 from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.figures import Figures
 from normtune.heuristics.fitting.options import MOST_LEAVES
-from normtune.heuristics.fitting.result import FittedFunction, SmallerTree
+from normtune.heuristics.fitting.result import FittedFunction, OtherSize
 from normtune.heuristics.regret.fixed_log import ratio
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, losses
@@ -24,8 +24,8 @@ from normtune.heuristics.solver.simplify import cost_of, simplified
 from normtune.heuristics.solver.strips import Strips
 from normtune.kernels.tablefile.tree import Tree, configs_of, counted_leaves, distinct, leaves
 
-# Leaves of the smaller trees whose loss is told.
-_SMALLER = (4, 8, 16, 32)
+# Leaves of the other trees whose loss is told.
+_SIZES = (4, 8, 16, 32)
 
 
 class Solved(NamedTuple):
@@ -168,8 +168,8 @@ def fit_function(case: Case, fewest: int | None = None) -> FittedFunction:
     else:
         between = {name: getattr(case.decision.figures, name) for name in BETWEEN} if case.decision else {}
     scored = _figures(case.matrix, solution, tree, on_grid)._replace(**between)
-    smaller = () if case.decision else _smaller(case, solution, scored.leaves)
-    return FittedFunction(case.key, tree, case.legality.dtypes, case.against_baseline(scored, tree), smaller=smaller)
+    sizes = () if case.decision else _other_sizes(case, solution, scored.leaves)
+    return FittedFunction(case.key, tree, case.legality.dtypes, case.against_baseline(scored, tree), other_sizes=sizes)
 
 
 def _leaf_counts(case: Case, fewest: int | None) -> _LeafCounts:
@@ -203,19 +203,22 @@ def _simplest(case: Case, solution: Solved, bound: int) -> tuple[int, Tree]:
     return fewest, simplified(optima, tree, budget)
 
 
-def _smaller(case: Case, solution: Solved, most: int) -> tuple[SmallerTree, ...]:
-    """What trees of fewer leaves than the chosen one lose, with and without the condition of the baseline."""
-    optima = case.solver.optima(bins(case.matrix, case.legality), solution.optima.most)
+def _other_sizes(case: Case, solution: Solved, chosen: int) -> tuple[OtherSize, ...]:
+    """What trees of fewer leaves lose, and of more where the user chose so few, with and without the baseline."""
+    counts = [count for count in _SIZES if count < chosen or (case.options.leaves and count != chosen)]
+    if not counts:
+        return ()
+    optima = case.solver.optima(bins(case.matrix, case.legality), max(counts[-1], solution.optima.most))
+    of_baseline = solution.optima.up_to(max(counts[-1], solution.optima.most))
 
-    def loss(of: Optima, count: int) -> int | None:
+    def loss(of: Optima | Strips, count: int) -> int | None:
         tree = of.tree(count)
-        lost = None if tree is None else figures.of_tree(case.matrix, tree)
+        lost = None if tree is None or leaves(tree) < count > chosen else figures.of_tree(case.matrix, tree)
         return None if lost is None else lost.plain
 
-    counts = [count for count in _SMALLER if count < most]
-    guarded = {count: loss(solution.optima, count) for count in counts} if case.guarded is not None else {}
+    guarded = {count: loss(of_baseline, count) for count in counts} if case.guarded is not None else {}
     losses = {count: loss(optima, count) for count in counts}
-    return tuple(SmallerTree(count, lost, guarded.get(count)) for count, lost in losses.items() if lost is not None)
+    return tuple(OtherSize(count, lost, guarded.get(count)) for count, lost in losses.items() if lost is not None)
 
 
 def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = False) -> Figures:

@@ -52,7 +52,7 @@ class FitKeywords:
     )
     weights: str | os.PathLike[str] = option(
         "Weight of a shape in means: decades, equal weights of all decades of bytes moved; equal; or a CSV file with "
-        "columns rows,hidden (or the operator's axes),weight and optionally operator and dtype.",
+        "columns rows,hidden (or the operator's axes) and optionally weight, operator and dtype.",
         "CHOICE",
         default="decades",
     )

@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from normtune.errors import NormtuneError, UsageError
@@ -79,11 +79,14 @@ def fit(
     arguments = FitArguments(target, options, incumbents, decisions or {})
     in_use = InUse(incumbents or replaced, options.baseline or "the table that it replaces", device, target)
     weighting = Weighting(options.weights)
+    measured = [(key, data.shapes(data.part(key), key)) for key in data.function_keys()]
+    notes += weighting.notes(measured)
+    fitted = {key for key, shapes in measured if weighting.weighs(key, shapes)}
 
     def part_of(name: str) -> _OperatorFit:
-        return _part(data, spec_of(data, name), arguments, weighting, in_use)
+        return _part(data, spec_of(data, name), fitted, arguments, weighting, in_use)
 
-    counts = Counter(key.operator for key in data.function_keys())
+    counts = Counter(key.operator for key in fitted)
     names, parts, done = sorted(counts), [], 0
     for name, part in zip(names, in_order(part_of, names, _SECONDS * len(data.frame)), strict=True):
         parts.append(part)
@@ -105,7 +108,7 @@ def fit(
         data=data_of(data, regime),
         software=data.runs[-1].software,
         fingerprints=by_function(data.fingerprints()),
-        notes=(*notes, *weighting.notes(shapes.items())),
+        notes=tuple(notes),
         weights=options.weights,
         searched=tuple(line for part in parts for line in part.searched),
         compared={key: compared for part in parts for key, compared in part.compared.items()},
@@ -124,10 +127,15 @@ class _OperatorFit(NamedTuple):
 
 
 def _part(
-    data: "Evidence", spec: OperatorSpec, arguments: FitArguments, weighting: Weighting, in_use: InUse
+    data: "Evidence",
+    spec: OperatorSpec,
+    keys: Collection[Key],
+    arguments: FitArguments,
+    weighting: Weighting,
+    in_use: InUse,
 ) -> _OperatorFit:
     notes = undeclared_note(spec)
-    matrices = [weighting.weighted(spec, matrix) for matrix in _matrices(data, spec, arguments.target, notes)]
+    matrices = [weighting.weighted(spec, matrix) for matrix in _matrices(data, spec, keys, arguments.target, notes)]
     cases = [arguments.case(spec, matrix) for matrix in matrices]
     functions, shared = functions_of(cases, notes)
     trees = {function.key: function.tree for function in functions}
@@ -179,10 +187,12 @@ def _one_regime(regimes: Sequence[str]) -> str:
     return regimes[0]
 
 
-def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: list[str]) -> list[TimingMatrix]:
-    """The matrices of an operator that have times: plain ones first, dtypes in the spec's order."""
+def _matrices(
+    evidence: "Evidence", spec: OperatorSpec, keys: Collection[Key], target: Target, notes: list[str]
+) -> list[TimingMatrix]:
+    """The matrices of these keys of an operator that have times: plain ones first, dtypes in the spec's order."""
     matrices = []
-    for key in donors_first(evidence, spec):
+    for key in (key for key in donors_first(evidence, spec) if key in keys):
         matrix = timing_matrix(evidence, spec, key, target)
         if matrix is None:
             notes.append(f"left out {key}: it has no times that can be compared")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
 
-class SmallerTree(NamedTuple):
-    """What a tree of fewer leaves would lose.
+class OtherSize(NamedTuple):
+    """What the best tree of another number of leaves would lose.
 
     Attributes:
         leaves: their number at most.
@@ -42,7 +42,7 @@ class FittedFunction:
         dtypes: the dtypes that use it, the data's dtype first.
         figures: its losses.
         beside: the cost of a batch-invariant function relative to the usual one; None for another function.
-        smaller: the best trees with fewer leaves; a table does not keep them.
+        other_sizes: the best trees with other numbers of leaves; a table does not keep them.
     """
 
     key: Key
@@ -50,7 +50,7 @@ class FittedFunction:
     dtypes: tuple[str, ...]
     figures: Figures
     beside: Cost | None = None
-    smaller: tuple[SmallerTree, ...] = ()
+    other_sizes: tuple[OtherSize, ...] = ()
 
     @property
     def served(self) -> list[Key]:

@@ -51,8 +51,9 @@ class Weighting:
 
         Args:
             choice: `decades`: each decade of bytes moved weighs the same, and so does each problem inside it; `equal`;
-                or the path of a CSV file with columns rows, hidden (or the operator's own axes), weight and optionally
-                operator and dtype. Lines of one shape add up; a shape that the file omits weighs next to nothing.
+                or the path of a CSV file with columns rows, hidden (or the operator's own axes), and optionally weight,
+                else 1, operator and dtype. Lines of one shape add up; a shape that the file omits weighs next to
+                nothing.
 
         Raises:
             UsageError: there is no such file, or one of its lines is wrong.
@@ -63,14 +64,13 @@ class Weighting:
     def of(self, spec: OperatorSpec, key: Key, shapes: Sequence[Shape]) -> NDArray[np.int64]:
         """Weight of each problem, int64, at least 1, `WEIGHT` on average; `shapes` has no duplicates.
 
-        If a file has no weight for any of the shapes, they are weighted by decades, and `notes` has a note on it.
+        A file has a weight for one of the shapes at least: see `weighs`.
         """
         problems = [Problem.at(key, shape) for shape in shapes]
         if self.choice == EQUAL:
             return _apportioned([Fraction(1)] * len(problems))
-        listed = self._listed(key, shapes)
-        if any(listed):
-            return _apportioned(listed, least=1)
+        if self._entries:
+            return _apportioned(self._listed(key, shapes), least=1)
         decades = [_decade(spec.bytes_moved(problem)) for problem in problems]
         members = Counter(decades)
         return _apportioned([Fraction(1, members[decade]) for decade in decades])
@@ -87,8 +87,12 @@ class Weighting:
                 sums[entry.shape] += entry.weight
         return list(sums.values())
 
+    def weighs(self, key: Key, shapes: Sequence[Shape]) -> bool:
+        """Whether any of the shapes has a weight: a file may have none for a function, which is then not fitted."""
+        return not self._entries or any(self._listed(key, shapes))
+
     def notes(self, measured: Collection[tuple[Key, Sequence[Shape]]]) -> list[str]:
-        """Notes on the lines of a file that match none of the weighted problems.
+        """Notes on lines of a file without a measured shape.
 
         Raises:
             UsageError: no line matched.
@@ -107,16 +111,8 @@ class Weighting:
                 f"{self.choice} has no measured shape, its first is {_text(first)}: expected measured shapes "
                 "(a sweep with --shapes FILE measures those of a file)"
             )
-        notes = []
-        if unmet:
-            notes.append(
-                f"{len(unmet)} line{'s' * (len(unmet) > 1)} of {self.choice} match no measurement, the first is "
-                f"{_text(unmet[0])}"
-            )
-        without = dict.fromkeys(str(key) for key, of_key in measured if not any(self._listed(key, of_key)))
-        if without:
-            notes.append(f"no weight in {self.choice} for {', '.join(without)}: weighted by decades instead")
-        return notes
+        count = f"{len(unmet)} line{'s' * (len(unmet) > 1)}"
+        return [f"{count} of {self.choice} match no measurement, the first is {_text(unmet[0])}"] if unmet else []
 
 
 def _entries(path: Path) -> list[_WeightLine]:
@@ -133,15 +129,15 @@ def _entries(path: Path) -> list[_WeightLine]:
 def _lines(path: Path) -> tuple[list[Line], tuple[str, ...]]:
     """The lines of a file, and the axes that are its columns."""
     possible_axes = named_axes()
-    lines = read_lines(path, ("weight",), (*KIND, *{axis for axes in possible_axes for axis in axes}))
+    lines = read_lines(path, (), (*KIND, "weight", *{axis for axes in possible_axes for axis in axes}))
     for axes in possible_axes:
         if {*axes} <= lines[0].cells.keys():
             return lines, axes
-    return read_lines(path, (*AXES, "weight"), KIND), AXES  # raises the error that names the missing columns
+    return read_lines(path, AXES, KIND), AXES  # raises the error that names the missing columns
 
 
 def _weight(line: Line) -> Fraction:
-    text = line.cells["weight"]
+    text = line.cells.get("weight", "1")
     value = number_of(text)
     if value is None or not 0 <= value < inf:
         raise UsageError(f"{line.place}: weight is {text[:40]!r}, expected a number of at least 0")

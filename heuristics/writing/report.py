@@ -85,20 +85,22 @@ def _slower(compared: Compared) -> str:
 
 
 def _sizes(function: FittedFunction) -> Iterable[tuple[str, str]]:
-    """What smaller trees lose, as `verdict_rows`: `4 regions 4.3 %, 8 1.7 %, 13 (chosen) 1.0 %`."""
-    if not function.smaller:
+    """What trees of other sizes lose, as `verdict_rows`: `4 regions 4.3 %, 8 1.7 %, 13 (chosen) 1.0 %`."""
+    others, chosen = function.other_sizes, function.figures
+    if not others:
         return
-    chosen = function.figures
-    sizes = [(tree.leaves, tree.loss) for tree in function.smaller]
-    yield "size", f"{_losses(sizes)}, {chosen.leaves} (chosen) {percent(max(chosen.loss.plain, 0), 1)}"
-    guarded = [(tree.leaves, tree.guarded) for tree in function.smaller if tree.guarded is not None]
+    sizes = [(tree.leaves, tree.loss, "") for tree in others]
+    yield "size", _losses(sorted([*sizes, (chosen.leaves, chosen.loss.plain, " (chosen)")]))
+    guarded = [(tree.leaves, tree.guarded, "") for tree in others if tree.guarded is not None]
     if guarded != sizes and guarded:
         yield "", f"  nowhere slower than the baseline: {_losses(guarded)}"
 
 
-def _losses(sizes: Sequence[tuple[int, int]]) -> str:
-    first, *others = [(leaves, percent(max(loss, 0), 1)) for leaves, loss in sizes]
-    return ", ".join(("{} regions {}".format(*first), *("{} {}".format(*other) for other in others)))
+def _losses(sizes: Sequence[tuple[int, int, str]]) -> str:
+    parts = [
+        f"{'' if place else ' regions'}{mark} {percent(max(loss, 0), 1)}" for place, (_, loss, mark) in enumerate(sizes)
+    ]
+    return ", ".join(f"{leaves}{part}" for (leaves, *_), part in zip(sizes, parts, strict=True))
 
 
 def _reach(key: Key, fit: Fit) -> Iterable[tuple[str, str]]:

@@ -116,7 +116,8 @@ def test_the_true_gain_lies_in_the_interval_as_often_as_is_said() -> None:
         # Rounds of a block share a deviation of 2 %, and each has 0.5 % of its own.
         noise = np.repeat(draw.normal(0, 20_000, (3, 8)), 2, axis=1) + draw.normal(0, 5_000, (3, 16))
         logs = [[[0] * 16, (50_000 + shape).round().astype(int).tolist()] for shape in noise]
-        found = gain(matrix_of(logs, [[0, 50_000]] * 3), np.full(3, 10_000), [Pair(place, 0, 1) for place in range(3)])
+        matrix = timed(matrix_of(logs, [[0, 50_000]] * 3), [10_000] * 3)
+        found = gain(matrix, [Pair(place, 0, 1) for place in range(3)])
         assert found is not None and found.log.low is not None and found.log.high is not None
         inside += found.log.low <= 50_000 <= found.log.high
     assert 0.93 * tries <= inside <= 0.97 * tries

@@ -69,7 +69,7 @@ def tree_of(path: str = "table.py"):
         (("--weights", "none.csv"), "none.csv does not exist"),
         (("--weights", ""), "is no regular file"),
         (("--weights", "."), "is no regular file"),
-        (("--weights", "odd.csv"), "has no column 'weight'"),
+        (("--weights", "odd.csv"), "has no column 'hidden'"),
         (("--weights", "negative.csv"), "negative.csv, line 2: weight is '-1'"),
         (("--weights", "nan.csv"), "nan.csv, line 2: weight is 'nan'"),
         (("--weights", "zero.csv"), "has no weight above 0"),
@@ -85,7 +85,7 @@ def tree_of(path: str = "table.py"):
 def test_a_wrong_option_is_one_line_and_writes_nothing(
     store: str, tmp_path: Path, arguments: tuple[str, ...], told: str
 ) -> None:
-    texts = {"odd": "rows,hidden\n1,64\n", "negative": "rows,hidden,weight\n1,64,-1\n"}
+    texts = {"odd": "rows,weight\n1,64\n", "negative": "rows,hidden,weight\n1,64,-1\n"}
     texts |= {"nan": "rows,hidden,weight\n1,64,nan\n", "zero": "rows,hidden,weight\n1,64,0\n"}
     texts |= {"elsewhere": "rows,hidden,weight\n7,65,1\n"}
     for name, text in texts.items():

@@ -93,15 +93,15 @@ def test_a_line_may_name_operator_variant_and_dtype(file, spec: OperatorSpec) ->
     assert heavy("", "float32") == [0, 2]
 
 
-def test_shapes_without_any_weight_count_by_decades_and_that_is_told(file, spec: OperatorSpec) -> None:
+def test_functions_without_any_weight_are_left_out_and_lines_without_a_shape_are_told(file, spec: OperatorSpec) -> None:
     path = file("rows,hidden,weight,dtype\n1,4,1,bfloat16\n9,9,1,\n9,10,1,\n")
-    weighting = Weighting(path)
     shapes = [TINY, SMALL]
-    assert weighting.of(spec, spec.key("float32"), shapes).tolist() == of("decades", spec, shapes, dtype="float32")
-    assert weighting.notes([(spec.key(dtype), shapes) for dtype in ("bfloat16", "float32")]) == [
-        f"2 lines of {path} match no measurement, the first is 9 x 9 ({path}, line 3)",
-        f"no weight in {path} for toy float32: weighted by decades instead",
+    weighting = Weighting(path)
+    assert weighting.weighs(spec.key("bfloat16"), shapes) and not weighting.weighs(spec.key("float32"), shapes)
+    assert weighting.notes([(spec.key("bfloat16"), shapes)]) == [
+        f"2 lines of {path} match no measurement, the first is 9 x 9 ({path}, line 3)"
     ]
+    assert Weighting("decades").weighs(spec.key("float32"), shapes)
     assert Weighting("decades").notes([(spec.key("bfloat16"), shapes)]) == []
 
 
@@ -111,10 +111,16 @@ def test_a_file_that_meets_nothing_is_refused(file, spec: OperatorSpec) -> None:
         weighting.notes([(spec.key("bfloat16"), [TINY])])
 
 
+def test_a_file_of_shapes_alone_weighs_each_line_the_same(file, spec: OperatorSpec) -> None:
+    lines = file("rows,hidden\n1,4\n1,40\n"), file("rows,hidden,weight\n1,4,1\n1,40,1\n")
+    one, other = (Weighting(path).of(spec, spec.key("bfloat16"), [TINY, SMALL, HUGE]).tolist() for path in lines)
+    assert one == other and one[0] - one[1] <= 1 < one[1] and one[2] == 1
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("rows,hidden\n1,2\n", "no column 'weight'"),
+        ("rows,weight\n1,2\n", "no column 'hidden'"),
         ("rows,hidden,weight\n1,2,1\n0,2,1\n", "line 3: rows is '0', expected a positive integer"),
         ("rows,hidden,weight\n1,2,-1\n", "line 2: weight is '-1', expected a number of at least 0"),
         ("rows,hidden,weight\n1,2,nan\n", "line 2: weight is 'nan'"),
