@@ -19,6 +19,15 @@ _VARIANT = re.compile(r"([A-Za-z0-9_]+(\+[A-Za-z0-9_]+)*)?")
 _MOST_CHARACTERS = 200
 # The word of the functions that give a row the same bits in every batch.
 _BATCH_INVARIANT = "batch_invariant"
+# Other names of dtypes, of torch, Triton and JAX.
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "f16": "float16"}
+_DTYPES |= {"fp32": "float32", "float": "float32", "f32": "float32"}
+
+
+def dtype_of(dtype: Any) -> str:
+    """The name of a dtype: `bfloat16` of `torch.bfloat16` and of `bf16`."""
+    name = str(dtype).removeprefix("torch.").removeprefix("tl.")
+    return _DTYPES.get(name, name)
 
 
 class Key(NamedTuple):

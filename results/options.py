@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from normtune.errors import UsageError
 from normtune.kernels.arguments import check, named
+from normtune.kernels.key import dtype_of
 
 P = ParamSpec("P")
 Options = TypeVar("Options")
@@ -145,9 +146,6 @@ def _entry(option: "Field[Any]") -> str:
     return textwrap.fill(text, 116, subsequent_indent=" " * 8, break_on_hyphens=False)
 
 
-_SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}
-
-
 def as_names(option: str, value: str | Iterable[str]) -> tuple[str, ...]:
     """The value of an option that the command line repeats, one name or several, as a tuple.
 
@@ -158,8 +156,3 @@ def as_names(option: str, value: str | Iterable[str]) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in names):
         raise UsageError(f"{option} is {value!r}: expected a name or a sequence of names")
     return tuple(map(dtype_of, names)) if option == "dtypes" else names
-
-
-def dtype_of(name: str) -> str:
-    """The name of a dtype in torch, of its short name: `bfloat16` of `bf16`."""
-    return _SHORT_DTYPES.get(name, name)

@@ -27,7 +27,7 @@ from normtune.heuristics.writing.report import verdict
 from normtune.heuristics.writing.write import check_files, write_table
 from normtune.kernels.arguments import checked
 from normtune.kernels.config import Config
-from normtune.kernels.key import Key
+from normtune.kernels.key import Key, dtype_of
 from normtune.kernels.problem import axes_at
 from normtune.kernels.tablefile.locate import installed_path
 from normtune.kernels.tablefile.tree import choose
@@ -63,11 +63,11 @@ def function_of(functions: Sequence[FittedFunction], operator: str, dtype: str) 
         UsageError: neither exists.
     """
     served = {key: function for function in functions for key in function.served}
-    for key in Key.parse(operator, dtype).names:
+    for key in Key.parse(operator, dtype_of(dtype)).names:
         if key in served:
             return served[key]
     keys = ", ".join(map(str, served))
-    raise UsageError(f"no table for {operator!r} in {dtype!r}: expected one of {keys}")
+    raise UsageError(f"no table for {operator!r} in {str(dtype)!r}: expected one of {keys}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normtune.errors import UsageError
-from normtune.results.options import dtype_of
 from normtune.results.terminal import note, say
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ def lookup(
     ],
 ) -> None:
     """Print a table's config for one shape. Needs no GPU and no store."""
+    from normtune.kernels.key import dtype_of
     from normtune.kernels.operator import find
     from normtune.kernels.tablefile.locate import load_table
     from normtune.kernels.tablefile.selection import bounded

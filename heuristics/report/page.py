@@ -111,8 +111,9 @@ def _timed(part: DeviceReport) -> str:
     )
     return (
         f"<h3>{html.escape(part.label)}</h3>"
-        '<div class="wide"><table><thead><tr><th scope=col>function<th scope=col>shapes<th scope=col>configs timed'
-        f"<th scope=col>of the legal ones</tr></thead><tbody>{rows}</tbody></table></div>"
+        '<div class="wide"><table><thead><tr><th scope=col>function<th scope=col>shapes'
+        "<th scope=col>configs with a time<th scope=col>of the legal ones</tr></thead>"
+        f"<tbody>{rows}</tbody></table></div>"
     )
 
 

@@ -71,7 +71,7 @@ def check(gpus: Sequence[Gpu], force: bool) -> None:
         else:
             continue
         raise UsageError(
-            f"--install would install a table for {gpu.label}, but {why}; kernels on {gpu.name} would use it in place "
+            f"this would install a table for {gpu.label}, but {why}; kernels on {gpu.name} would use it in place "
             f"of {_displaced(gpu)}; --force installs it anyway"
         )
     for gpu in gpus:  # a refusal above leaves no folder

@@ -80,15 +80,16 @@ def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
     """Choose the table for all later launches of this process.
 
     Args:
-        table: path of a table that `normtune fit --out` wrote; None for the default config of each operator; `auto`,
-            the initial state, for NORMTUNE_TABLE. Beyond twice its measured sizes the table installed for the GPU
-            answers, then the one shipped for it, then the default config.
+        table: path of a table that `normtune fit --out` wrote, or the name of a shipped one; None for the default
+            config of each operator; `auto`, the initial state, for NORMTUNE_TABLE. Beyond twice its measured sizes the
+            table installed for the GPU answers, then the one shipped for it, then the default config.
 
     Raises:
         UsageError: the file is missing or is not a table; the choice before is kept.
     """
     global _chosen
     if table is not None and table != "auto":
+        table = locate.file_of(table)
         locate.load(table)
     with _choosing:
         _chosen = table

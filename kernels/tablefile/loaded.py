@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from normtune.kernels.box import Box
 from normtune.kernels.config import Config
-from normtune.kernels.key import Key
+from normtune.kernels.key import Key, dtype_of
 from normtune.kernels.tablefile.header import Header
 from normtune.kernels.tablefile.tree import Tree, choose
 
@@ -35,14 +35,16 @@ class LoadedTable(NamedTuple):
     def lookup(self, operator: str, dtype: str, *shape: int) -> Config:
         """The config at a shape of as many sizes as the table's axes, as `lookup` of its module.
 
+        A dtype may also be torch's, or a short name such as `bf16`.
+
         Raises:
             ValueError: there is no table for this operator and dtype, or the shape has another number of sizes.
         """
-        key = Key.parse(operator, dtype)
+        key = Key.parse(operator, dtype_of(dtype))
         key = key if key in self.trees else key.nearest(self.trees)
         if key not in self.trees:
             keys = ", ".join(map(str, self.trees))
-            raise ValueError(f"no table for {operator!r} in {dtype!r}: expected one of {keys}")
+            raise ValueError(f"no table for {operator!r} in {str(dtype)!r}: expected one of {keys}")
         if len(shape) != len(self.axes):
             raise ValueError(f"{len(shape)} sizes: expected {', '.join(self.axes)}")
         return choose(self.trees[key], shape, self.axes)

@@ -178,15 +178,24 @@ def load_table(table: str | os.PathLike[str]) -> LoadedTable:
     Raises:
         UsageError: neither exists, or the file cannot be read, has no header of a table, or code of another form.
     """
+    return load(file_of(table))
+
+
+def file_of(table: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """The file of a table, by its path or, if no file has it, by the name of a shipped table.
+
+    Raises:
+        UsageError: neither exists.
+    """
+    if os.path.lexists(table):
+        return table
     named = by_name()
-    if not os.path.lexists(table):
-        if os.fspath(table) in named:
-            return load(named[os.fspath(table)])
+    if os.fspath(table) not in named:
         raise UsageError(
             f"{quoted(table)} is no file or shipped table: expected a table that `normtune fit --out` wrote, or one of "
             f"{', '.join(named)}"
         )
-    return load(table)
+    return named[os.fspath(table)]
 
 
 def load(path: str | os.PathLike[str]) -> LoadedTable:

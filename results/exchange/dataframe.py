@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from normtune.errors import UsageError, shortened
 from normtune.kernels.config import COPY, Config, is_word
 from normtune.kernels.fingerprint import UNKNOWN
-from normtune.kernels.key import Key
+from normtune.kernels.key import Key, dtype_of
 from normtune.kernels.operator import OperatorSpec, find
 from normtune.kernels.problem import BUFFER_ITEMSIZE, Problem
 from normtune.kernels.undeclared import undeclared_spec
 from normtune.results.elsewhere import Columns
 from normtune.results.evidence import Evidence
-from normtune.results.exchange.naming import NEEDED, RESERVED, SAMPLES, Named, dtype_of, named, whole
+from normtune.results.exchange.naming import NEEDED, RESERVED, SAMPLES, Named, named, whole
 from normtune.results.exchange.samples import Rows, samples_of
 from normtune.results.records import UNKNOWN_START, UNPAIRED, Device, Measurement, Run
 from normtune.results.validate import check_runs

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from normtune.errors import UsageError, shortened
-from normtune.kernels.key import Key, family_of
+from normtune.kernels.key import Key, dtype_of, family_of
 from normtune.kernels.problem import AXES, BUFFER_ITEMSIZE, axes_of, named_axes
 from normtune.results.elsewhere import Columns
 
@@ -24,9 +24,6 @@ _RUN = ("run", "started", "regime", "device", "sms", "unpaired")
 _RESULT = ("status", "reason", "fingerprint", "rounds", "round")
 # Every column with a meaning of its own; others are knobs.
 RESERVED = (*NEEDED, "variant", "config", SAMPLES, *UNITS, *_RUN, *_RESULT)
-# Other names of dtypes, of torch, Triton and JAX.
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "f16": "float16"}
-_DTYPES |= {"fp32": "float32", "float": "float32", "f32": "float32"}
 # The value of `--where` that all rows have.
 ANY = "*"
 # What gives a missing column.
@@ -48,12 +45,6 @@ class Named(NamedTuple):
     frame: pd.DataFrame
     time: str
     knobs: tuple[str, ...]
-
-
-def dtype_of(text: str) -> str:
-    """The name of a dtype: that of `torch.bfloat16` and `bf16` is `bfloat16`."""
-    name = text.removeprefix("torch.").removeprefix("tl.")
-    return _DTYPES.get(name, name)
 
 
 def whole(value: Any) -> int:

@@ -1,6 +1,7 @@
 """`normtune lookup`: what it prints is what the loaded table answers."""
 
 import pytest
+import torch
 
 from normtune import load_table
 from normtune.kernels.key import Key
@@ -26,6 +27,9 @@ def test_a_dtype_has_a_short_name() -> None:
     words = ("lookup", "nvidia-h200", "rms_norm_forward"), ("rows=64", "hidden=1024")
     for short, name in (("bf16", "bfloat16"), ("fp16", "float16"), ("half", "float16"), ("fp32", "float32")):
         assert succeed(*words[0], short, *words[1]) == succeed(*words[0], name, *words[1])
+    table = load_table("nvidia-h200")
+    answers = {table.lookup("rms_norm_forward", dtype, 64, 1024) for dtype in ("bf16", "bfloat16", torch.bfloat16)}
+    assert len(answers) == 1
     assert as_names("dtypes", ("bf16", "float32")) == ("bfloat16", "float32")
     assert as_names("operators", "half") == ("half",)
 

@@ -86,7 +86,7 @@ def test_a_replay_is_installed_by_force_alone(store) -> None:
     store("NVIDIA H200", "replay:nvidia-h200")
     told = refused("--install", "--out", "table.py")
     assert told.startswith(
-        "--install would install a table for NVIDIA H200 (replay), but its times are those of a recording"
+        "this would install a table for NVIDIA H200 (replay), but its times are those of a recording"
     )
     assert "kernels on NVIDIA H200 would use it in place of the table of NVIDIA H200; --force installs" in told
     assert not locate.installed_folder().exists()
@@ -100,7 +100,7 @@ def test_the_table_of_another_gpu_is_installed_by_force_alone(store, gpus_here: 
     gpus_here += [Gpu("NVIDIA H200", "sm_90", 132)] * 2
     told = refused("--install")
     assert told.startswith(
-        "--install would install a table for NVIDIA X, but this machine has NVIDIA H200; kernels on NVIDIA X"
+        "this would install a table for NVIDIA X, but this machine has NVIDIA H200; kernels on NVIDIA X"
     )
     assert not locate.installed_folder().exists()
     fit("--install", "--force")

@@ -58,6 +58,19 @@ def test_the_measured_gpu_gets_its_table_in_silence(gpu):
             assert dispatch.config_for(FORWARD, problem, H200, 0) == shipped(problem)
 
 
+def test_a_shipped_table_is_chosen_by_its_name(gpu):
+    gpu("NVIDIA H200", H200)
+    normtune.use_table("nvidia-h100-80gb-hbm3")
+    table = locate.load(locate.SHIPPED / "nvidia_h100_80gb_hbm3.py")
+    for rows, hidden in ((1, 64), (4096, 4096), (32, 7168)):
+        problem = FORWARD.problem(rows, hidden, "bfloat16")
+        assert dispatch.config_for(FORWARD, problem, H200, 0) == RMSNormConfig(
+            *table.function(problem.key)(rows, hidden)
+        )
+    with pytest.raises(UsageError, match="nobody is no file or shipped table"):
+        normtune.use_table("nobody")
+
+
 def test_knobs_of_another_kind_give_the_default_config(gpu, tmp_path):
     gpu("NVIDIA H200", H200)
     text = (locate.SHIPPED / "nvidia_h200.py").read_text()
