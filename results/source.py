@@ -140,7 +140,13 @@ def _opened(data: Measured) -> "Iterator[Store | None]":
         yield None
         return
     from normtune.results.database.store import Store, resolve_url
+    from normtune.results.exchange.recording import recordings
 
+    if text and _RECORDING.fullmatch(text) and not os.path.lexists(text):
+        raise UsageError(
+            f"there is no store or recording {text}: name a store that exists, or a recording, one of "
+            f"{', '.join(recordings())}"
+        )
     if data is None or text is not None:
         with Store.open(resolve_url(text), create=False) as store:
             yield store

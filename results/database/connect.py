@@ -142,12 +142,7 @@ def _check_path(path: Path, url: URL, create: bool) -> None:
         if path.exists() and not path.is_file():  # SQLite would wait for the other end of a pipe
             raise UsageError(f"the store {name} is no regular file: name another with --store")
         if not create and not path.exists():
-            from normtune.results.exchange.recording import recordings
-
-            others = "" if path.suffix else f", a recording ({', '.join(recordings())})"
-            raise UsageError(
-                f"there is no store {name}: name one that exists{others}, or run `normtune sweep{option}` first"
-            )
+            raise UsageError(f"there is no store {name}: name one that exists, or run `normtune sweep{option}` first")
         if create and path.suffix == ".parquet":
             raise UsageError(
                 f"the store {name} has the name of a Parquet file, which is only read: name another, as normtune.db; "

@@ -85,13 +85,8 @@ def test_export_refuses_what_it_cannot_write(store, tmp_path):
     refuse("expected a file that ends in .parquet or .csv", tmp_path / "a.xlsx")
     refuse("none does not exist", tmp_path / "none" / "a.parquet")
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("store.db")] == []
-    refused(
-        "there is no store nvidia-h100: name one that exists, a recording (nvidia-h100-80gb-hbm3, ",
-        "list",
-        "--store",
-        "nvidia-h100",
-        kind=UsageError,
-    )
+    advice = "name a store that exists, or a recording, one of nvidia-h100-80gb-hbm3, "
+    refused(f"there is no store or recording nvidia-h1: {advice}", "list", "--store", "nvidia-h1", kind=UsageError)
     refused("there is no store", "export", "--store", tmp_path / "none.db", "--out", tmp_path / "a.csv")
 
 
