@@ -136,20 +136,19 @@ def diff(request: DiffRequest) -> Diff:
     weighting = Weighting(os.fspath(request.weights))
     tables = [load_table(side) for side in names if side not in {*RULES, *AUTOTUNED}]
     evidence = selected(request, request.data, tables[0] if tables else None)
+    notes = weighting.notes(evidence)
 
     def on(device: Device) -> DeviceDiff:
         part = evidence.of(device)
         current = part.current()
-        matrices, notes = matrices_of(current, device)
+        matrices, notes = matrices_of(weighting.weighed(current), device)
         target = device.as_target()
         differences = []
-        for unweighted in (one for one in matrices if weighting.weighs(one.key, one.problems)):
+        for unweighted in matrices:
             spec = spec_of(current, unweighted.key.operator)
             matrix = weighting.weighted(spec, unweighted)
             differences.append(difference(spec, matrix, target, *contenders))
         return DeviceDiff(device, tuple(differences), (*outdated(part, current), *notes))
 
     devices = tuple(map(on, evidence.devices()))
-    matrices = [one.matrix for part in devices for one in part.differences]
-    notes = weighting.notes([(matrix.key, matrix.problems) for matrix in matrices])
     return Diff((contenders[0].name, contenders[1].name), devices, tuple(notes))

@@ -257,6 +257,6 @@ def fit(request: FitRequest) -> Table:
         shared=result.shared,
         notes=result.notes,
         fit=result,
-        evidence=used(evidence, options.operators),
+        evidence=used(evidence, options.operators, options.weights),
         source=source,
     )

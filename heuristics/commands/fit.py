@@ -96,6 +96,7 @@ def fit(
     Writes nothing without --out, --install or --like.
     """
     from normtune.heuristics.api import fit as api
+    from normtune.heuristics.fitting.pipeline import used
     from normtune.heuristics.writing import report, write
     from normtune.heuristics.writing.emit import gpu_of
 
@@ -115,7 +116,7 @@ def fit(
         _check_stays(options.baseline, parts)
     tables = []
     for part in parts:
-        note(f"fitting {len(part.evidence.frame)} measurements")
+        note(f"fitting {len(used(part.evidence, options.operators, options.weights).frame)} measurements")
         replaced = _replaced(part) if options.baseline is None else None
         table = api.fit(part.evidence, **vars(options), replaces=replaced, progress=_progress)
         tables.append(replace(table, source=request.source))

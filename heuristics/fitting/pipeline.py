@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from normtune.errors import NormtuneError, UsageError
@@ -21,7 +21,7 @@ from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.measurements import Alignment
 from normtune.heuristics.regret.specs import spec_of, undeclared_note
-from normtune.heuristics.regret.weights import Weighting
+from normtune.heuristics.regret.weights import DECADES, Weighting
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Shape
@@ -73,20 +73,18 @@ def fit(
     if selected.frame.empty:
         raise NormtuneError("there are no measurements to fit: sweep first")
     device, regime = _one_device(selected.devices()), _one_regime(selected.regimes())
-    data = used(evidence, options.operators)
-    notes = older(selected, data)
+    weighting = Weighting(options.weights)
+    current = used(evidence, options.operators)
+    data = weighting.weighed(current)
+    notes = older(selected, current) + weighting.notes(current)
     target = target_for(device.target, device.sms)
     arguments = FitArguments(target, options, incumbents, decisions or {})
     in_use = InUse(incumbents or replaced, options.baseline or "the table that it replaces", device, target)
-    weighting = Weighting(options.weights)
-    measured = [(key, data.shapes(data.part(key), key)) for key in data.function_keys()]
-    notes += weighting.notes(measured)
-    fitted = {key for key, shapes in measured if weighting.weighs(key, shapes)}
 
     def part_of(name: str) -> _OperatorFit:
-        return _part(data, spec_of(data, name), fitted, arguments, weighting, in_use)
+        return _part(data, spec_of(data, name), arguments, weighting, in_use)
 
-    counts = Counter(key.operator for key in fitted)
+    counts = Counter(key.operator for key in data.function_keys())
     names, parts, done = sorted(counts), [], 0
     for name, part in zip(names, in_order(part_of, names, _SECONDS * len(data.frame)), strict=True):
         parts.append(part)
@@ -127,15 +125,10 @@ class _OperatorFit(NamedTuple):
 
 
 def _part(
-    data: "Evidence",
-    spec: OperatorSpec,
-    keys: Collection[Key],
-    arguments: FitArguments,
-    weighting: Weighting,
-    in_use: InUse,
+    data: "Evidence", spec: OperatorSpec, arguments: FitArguments, weighting: Weighting, in_use: InUse
 ) -> _OperatorFit:
     notes = undeclared_note(spec)
-    matrices = [weighting.weighted(spec, matrix) for matrix in _matrices(data, spec, keys, arguments.target, notes)]
+    matrices = [weighting.weighted(spec, matrix) for matrix in _matrices(data, spec, arguments.target, notes)]
     cases = [arguments.case(spec, matrix) for matrix in matrices]
     functions, shared = functions_of(cases, notes)
     trees = {function.key: function.tree for function in functions}
@@ -151,9 +144,9 @@ def _part(
     return _OperatorFit(functions, shared, notes, shapes, [line for line in lines if line], compared)
 
 
-def used(evidence: "Evidence", operators: Sequence[str] = ()) -> "Evidence":
-    """The measurements that a fit uses: of the newest kernels of these operators."""
-    return evidence.select(operators).current()
+def used(evidence: "Evidence", operators: Sequence[str] = (), weights: str = DECADES) -> "Evidence":
+    """The measurements that a fit uses: of the newest kernels of these operators, at the shapes that have weights."""
+    return Weighting(weights).weighed(evidence.select(operators).current())
 
 
 def check_operators(evidence: "Evidence", operators: Sequence[str]) -> None:
@@ -187,12 +180,10 @@ def _one_regime(regimes: Sequence[str]) -> str:
     return regimes[0]
 
 
-def _matrices(
-    evidence: "Evidence", spec: OperatorSpec, keys: Collection[Key], target: Target, notes: list[str]
-) -> list[TimingMatrix]:
-    """The matrices of these keys of an operator that have times: plain ones first, dtypes in the spec's order."""
+def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: list[str]) -> list[TimingMatrix]:
+    """The matrices of an operator that have times: plain ones first, dtypes in the spec's order."""
     matrices = []
-    for key in (key for key in donors_first(evidence, spec) if key in keys):
+    for key in donors_first(evidence, spec):
         matrix = timing_matrix(evidence, spec, key, target)
         if matrix is None:
             notes.append(f"left out {key}: it has no times that can be compared")

@@ -1,19 +1,19 @@
 """Weights of problems in a mean: by decades of bytes moved, equal, or from a user's file.
 
 Weights are integers that sum to `WEIGHT` times the number of problems, so results are identical on every processor.
-Every problem weighs at least 1, that is 1 / 4096 of the average, even if a file omits it: so such problems decide ties
-instead of the order of the configs.
+Problems that a file omits are left out. The least weight is 1, that is 1 / 4096 of the average.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from normtune.errors import UsageError
@@ -23,6 +23,9 @@ from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import AXES, Problem, Shape, named_axes
 from normtune.results.exchange.csv_file import KIND, Line, read_lines, shape_of
 from normtune.results.options import number_of
+
+if TYPE_CHECKING:
+    from normtune.results.evidence import Evidence
 
 DECADES, EQUAL = "decades", "equal"
 NAMED = (DECADES, EQUAL)
@@ -52,8 +55,7 @@ class Weighting:
         Args:
             choice: `decades`: each decade of bytes moved weighs the same, and so does each problem inside it; `equal`;
                 or the path of a CSV file with columns rows, hidden (or the operator's own axes), and optionally weight,
-                else 1, operator and dtype. Lines of one shape add up; a shape that the file omits weighs next to
-                nothing.
+                else 1, operator and dtype. Lines of one shape add up.
 
         Raises:
             UsageError: there is no such file, or one of its lines is wrong.
@@ -64,7 +66,7 @@ class Weighting:
     def of(self, spec: OperatorSpec, key: Key, shapes: Sequence[Shape]) -> NDArray[np.int64]:
         """Weight of each problem, int64, at least 1, `WEIGHT` on average; `shapes` has no duplicates.
 
-        A file has a weight for one of the shapes at least: see `weighs`.
+        A file has a weight for each of the shapes: see `weighed`.
         """
         problems = [Problem.at(key, shape) for shape in shapes]
         if self.choice == EQUAL:
@@ -87,11 +89,20 @@ class Weighting:
                 sums[entry.shape] += entry.weight
         return list(sums.values())
 
-    def weighs(self, key: Key, shapes: Sequence[Shape]) -> bool:
-        """Whether any of the shapes has a weight: a file may have none for a function, which is then not fitted."""
-        return not self._entries or any(self._listed(key, shapes))
+    def weighed(self, evidence: "Evidence") -> "Evidence":
+        """The measurements of shapes that have a weight: all, unless a file omits some."""
+        if not self._entries:
+            return evidence
+        mask = np.zeros(len(evidence.frame), np.bool_)
+        for key in evidence.function_keys():
+            part = evidence.part(key)
+            shapes = evidence.shapes(part, key)
+            listed = dict.fromkeys(shapes)
+            weights = dict(zip(listed, self._listed(key, [*listed]), strict=True))
+            mask[part.index.to_numpy()] = [weights[shape] > 0 for shape in shapes]
+        return evidence.where(pd.Series(mask))
 
-    def notes(self, measured: Collection[tuple[Key, Sequence[Shape]]]) -> list[str]:
+    def notes(self, evidence: "Evidence") -> list[str]:
         """Notes on lines of a file without a measured shape.
 
         Raises:
@@ -99,7 +110,7 @@ class Weighting:
         """
         if not self._entries:
             return []
-        shapes = [(key, {*of_key}) for key, of_key in measured]
+        shapes = [(key, {*evidence.shapes(evidence.part(key), key)}) for key in evidence.function_keys()]
         unmet = [
             entry
             for entry in self._entries

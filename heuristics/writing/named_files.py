@@ -108,8 +108,9 @@ def measured(header: Header, path: Path) -> "tuple[str, Evidence] | None":
             "another --evidence"
         )
     evidence = read_parquet(parquet)
-    checked = _same if command.evidence else _fitted
-    return locate.quoted(file), checked(evidence, header, locate.quoted(file))
+    if not command.evidence:
+        evidence = _fitted(evidence, header, locate.quoted(file), path)
+    return locate.quoted(file), _same(evidence, header, locate.quoted(file))
 
 
 def selected(selection: "Selection", data: "Measured", table: LoadedTable | None) -> "Evidence":
@@ -123,7 +124,7 @@ def selected(selection: "Selection", data: "Measured", table: LoadedTable | None
     return selection.load(data if named is None else named[1])
 
 
-def _fitted(evidence: "Evidence", header: Header, name: str) -> "Evidence":
+def _fitted(evidence: "Evidence", header: Header, name: str, table: Path) -> "Evidence":
     """The measurements of a file that the table was fitted to; the file may have others besides."""
     from normtune.heuristics.fitting.pipeline import used
     from normtune.results.regimes import in_regime
@@ -131,7 +132,7 @@ def _fitted(evidence: "Evidence", header: Header, name: str) -> "Evidence":
     options = command_of(header).fit_options()
     of_regime = in_regime(evidence, header.data.regime or COLD, name)
     of_device = of_regime if options.device is None else of_regime.labelled(options.device)
-    return _same(used(of_device, options.operators), header, name)
+    return used(of_device, options.operators, weights(options, table))
 
 
 def _same(evidence: "Evidence", header: Header, name: str) -> "Evidence":

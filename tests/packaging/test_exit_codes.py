@@ -24,7 +24,6 @@ READERS = {
 }
 WRITERS = {
     "sweep": ("sweep", *REPLAY, "--shapes", "1x64"),
-    "check": ("check", TABLE, *REPLAY, "--budget", "1s"),
     "data merge": ("data", "merge", "good.parquet"),
 }
 # What is wrong with a store, and the exit codes of commands that read and that write it.

@@ -167,7 +167,7 @@ def _against_data(
         source, evidence = data
         options = replace(options, weights=named_files.weights(options, path))
         in_use = named_files.baseline(options, path)
-        count = len(used(evidence, options.operators).frame)
+        count = len(used(evidence, options.operators, options.weights).frame)
         announce(
             f"{locate.quoted(path)}: fitting {count} measurements of {source} again to compare; --quick skips this"
         )

@@ -11,6 +11,8 @@ from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.operator import OperatorSpec
 
 # `toy` in bfloat16 moves 2 bytes an element: 8 and 80 bytes, 800 and 8000, 8 MB.
+from normtune.results.evidence import Evidence
+
 TINY, SMALL, MIDDLE, LARGER, HUGE = (1, 4), (1, 40), (1, 400), (10, 400), (1000, 4000)
 
 
@@ -93,28 +95,36 @@ def test_a_line_may_name_operator_variant_and_dtype(file, spec: OperatorSpec) ->
     assert heavy("", "float32") == [0, 2]
 
 
-def test_functions_without_any_weight_are_left_out_and_lines_without_a_shape_are_told(file, spec: OperatorSpec) -> None:
-    path = file("rows,hidden,weight,dtype\n1,4,1,bfloat16\n9,9,1,\n9,10,1,\n")
-    shapes = [TINY, SMALL]
+@pytest.fixture
+def two_dtypes(measure, run) -> Evidence:
+    """TINY and SMALL in two dtypes."""
+    parts = (measure(lambda config, problem: 0.0, [TINY, SMALL], dtype=dtype) for dtype in ("bfloat16", "float32"))
+    return Evidence.from_measurements([item for part in parts for item in part], [run])
+
+
+def test_shapes_without_weight_are_left_out_and_lines_without_a_shape_are_told(file, two_dtypes: Evidence) -> None:
+    path = file("rows,hidden,weight,dtype\n1,4,1,bfloat16\n1,40,0,\n9,9,1,\n9,10,1,\n")
     weighting = Weighting(path)
-    assert weighting.weighs(spec.key("bfloat16"), shapes) and not weighting.weighs(spec.key("float32"), shapes)
-    assert weighting.notes([(spec.key("bfloat16"), shapes)]) == [
-        f"2 lines of {path} match no measurement, the first is 9 x 9 ({path}, line 3)"
+    rest = weighting.weighed(two_dtypes)
+    assert [key.dtype for key in rest.function_keys()] == ["bfloat16"]
+    assert {*zip(rest.frame["rows"], rest.frame["hidden"], strict=True)} == {TINY}
+    assert 0 < len(rest.frame) == len(two_dtypes.frame) / 4
+    assert weighting.notes(two_dtypes) == [
+        f"2 lines of {path} match no measurement, the first is 9 x 9 ({path}, line 4)"
     ]
-    assert Weighting("decades").weighs(spec.key("float32"), shapes)
-    assert Weighting("decades").notes([(spec.key("bfloat16"), shapes)]) == []
+    assert Weighting("decades").weighed(two_dtypes) is two_dtypes and Weighting("decades").notes(two_dtypes) == []
 
 
-def test_a_file_that_meets_nothing_is_refused(file, spec: OperatorSpec) -> None:
+def test_a_file_that_meets_nothing_is_refused(file, two_dtypes: Evidence) -> None:
     weighting = Weighting(file("rows,hidden,weight,operator\n1,4,1,toi\n"))
     with pytest.raises(UsageError, match=r"mix.csv has no measured shape, its first is 1 x 4 of 'toi'"):
-        weighting.notes([(spec.key("bfloat16"), [TINY])])
+        weighting.notes(two_dtypes)
 
 
 def test_a_file_of_shapes_alone_weighs_each_line_the_same(file, spec: OperatorSpec) -> None:
     lines = file("rows,hidden\n1,4\n1,40\n"), file("rows,hidden,weight\n1,4,1\n1,40,1\n")
-    one, other = (Weighting(path).of(spec, spec.key("bfloat16"), [TINY, SMALL, HUGE]).tolist() for path in lines)
-    assert one == other and one[0] - one[1] <= 1 < one[1] and one[2] == 1
+    one, other = (Weighting(path).of(spec, spec.key("bfloat16"), [TINY, SMALL]).tolist() for path in lines)
+    assert one == other == [WEIGHT, WEIGHT]
 
 
 @pytest.mark.parametrize(

@@ -89,10 +89,10 @@ def test_a_page_replaces_a_page_and_nothing_else(
 
 
 @pytest.mark.slow
-def test_the_recording_of_the_h200_is_a_page_of_about_two_megabytes() -> None:
+def test_the_recording_of_the_h200_is_a_page_of_about_four_megabytes() -> None:
     report = normtune.report("nvidia-h200", "nvidia-h200")
     text = report.page()
-    assert len(text.encode()) < 2_300_000
+    assert len(text.encode()) < 4_200_000
     page = parsed(text)
     assert len(page.all("input", name="function")) == len(report.devices[0].functions) == 12
     committed = (Path(__file__).parents[3] / "docs/h200.html").read_text()
