@@ -7,6 +7,10 @@ In: shipped recordings, and times of 128 shapes that no table was fitted to; RMS
 beside the results of each GPU. No GPU, some minutes.
 
 - `exact N`: a fit of normtune with at most N leaves, all shapes of equal weight.
+- `decades N`: the best tree where each decade of bytes moved weighs the same, as in a fit by default.
+- `on bins N`: the best tree with the thresholds of the grid of measured shapes, equal weights.
+- `interpolated rows N`: the same with an interpolated shape between two rows.
+- `crossing N`: the first, whose thresholds of rows then move to where times cross, as in a fit.
 - `greedy N`: splits by the greatest gain of the same mean loss, one after the other.
 - `classifier`: PyTorch AutoHeuristic's way: scikit-learn's tree of the best configs' names, its grid of settings and
   its shares of training and validation; most correct names on the latter. Its answer "unsure" is left out.
@@ -21,7 +25,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -34,6 +38,10 @@ from normtune.heuristics.fitting.case import FitArguments
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.fixed_log import MILLION
+from normtune.heuristics.regret.matrix import LEAST_ASSUMED, TimingMatrix
+from normtune.heuristics.regret.weights import DECADES, Weighting
+from normtune.heuristics.solver.bins import bins
+from normtune.heuristics.solver.crossing import at_crossings
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.tree import choose as answer
@@ -41,6 +49,7 @@ from normtune.kernels.tablefile.tree import choose as answer
 GPUS = {"NVIDIA H200": "nvidia-h200", "NVIDIA H100 80GB HBM3": "nvidia-h100-80gb-hbm3"}
 OPERATORS = ("rms_norm_forward", "rms_norm_backward")
 LEAVES = (8, 16, 32, 64)
+LEAVES_BETWEEN = (40, 64, 96)
 # Returns the column of a config in the matrix.
 Chooser = Callable[[Shape], int]
 
@@ -62,6 +71,39 @@ def exact(part: Part, leaves: int) -> Chooser:
     case = FitArguments(part.target, FitOptions(leaves=leaves), None, {}).case(spec, part.matrix)
     tree: Any = fit_function(case).tree
     return lambda shape: columns[spec.read_config(answer(tree, shape).to_json())]
+
+
+def on_bins(part: Part, matrix: TimingMatrix, leaves: int, crossing: bool = False) -> Chooser:
+    """The best tree of a matrix on its grid; with `crossing` its thresholds of rows are moved."""
+    spec, columns = operator(matrix.key.operator), part.matrix.columns
+    case = FitArguments(part.target, FitOptions(), None, {}).case(spec, matrix)
+    tree: Any = case.solver.optima(bins(matrix, case.legality), leaves).tree(leaves)
+    tree = at_crossings(matrix, case.legality, tree) if crossing else tree
+    return lambda shape: columns[spec.read_config(answer(tree, shape).to_json())]
+
+
+def with_rows(matrix: TimingMatrix) -> TimingMatrix:
+    """The matrix with a shape midway between the rows of neighbours, its log-times their means."""
+    assert matrix.times is not None
+    logs = np.where(matrix.usable, matrix.regret / MILLION, np.nan) + np.log(matrix.times.best)[:, None]
+    found = dict(zip(matrix.problems, logs, strict=True))
+    for (hidden, rows), (other, more) in pairwise(sorted((hidden, rows) for rows, hidden in matrix.problems)):
+        middle = round(math.sqrt(rows * more))
+        if hidden == other and middle not in (rows, more):
+            found[middle, hidden] = (found[rows, hidden] + found[more, hidden]) / 2
+    shapes = sorted(found)
+    times = np.array([found[shape] for shape in shapes])
+    usable = np.isfinite(times)
+    regret = np.rint((times - np.nanmin(times, axis=1, keepdims=True)) * MILLION)
+    slowest = np.maximum(np.nanmax(regret, axis=1, keepdims=True), LEAST_ASSUMED)
+    return TimingMatrix(
+        matrix.key,
+        tuple(shapes),
+        matrix.configs,
+        np.where(usable, regret, slowest).astype(np.int64),
+        usable,
+        untimed=~usable,
+    )
 
 
 def greedy(part: Part, leaves: int) -> Chooser:
@@ -196,6 +238,14 @@ def main() -> None:
             ways |= {f"greedy {leaves}": greedy(part, leaves) for leaves in LEAVES}
             ways |= {"classifier": classifier(part), "nearest": nearest(part, 1), "four nearest": nearest(part, 4)}
             ways["interpolated"] = interpolated(part)
+            weighted = Weighting(DECADES).weighted(operator(name), part.matrix)
+            for leaves in LEAVES_BETWEEN:
+                ways |= {
+                    f"decades {leaves}": on_bins(part, weighted, leaves, crossing=True),
+                    f"on bins {leaves}": on_bins(part, part.matrix, leaves),
+                    f"interpolated rows {leaves}": on_bins(part, with_rows(part.matrix), leaves),
+                    f"crossing {leaves}": on_bins(part, part.matrix, leaves, crossing=True),
+                }
             for way, choose in ways.items():
                 seen, new = mean_loss(choose, part, part), mean_loss(choose, part, unseen)
                 results.append({"operator": name, "way": way, "seen": seen, "unseen": new})
