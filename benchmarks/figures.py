@@ -9,7 +9,7 @@ Needs no GPU and fits nothing. The text around a block is written by hand and re
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,6 +27,8 @@ COMMAND = "python benchmarks/figures.py"
 NAMED = 8
 # Works of `model`: the step whose norms are shown, and what follows the name where times are of kernels.
 TRAINING, KERNELS = "training step", " kernels"
+# Ways of `choosers` that differ from another in one thing.
+CAUSES = ("decades", "on bins", "interpolated rows", "crossing")
 
 
 def main() -> None:
@@ -215,6 +217,15 @@ def unmeasured_gpu() -> list[str]:
 
 def choosers() -> list[str]:
     """Losses of ways to choose a config, forward and backward, at measured and unseen shapes."""
+    return _ways(lambda way: not way.startswith(CAUSES))
+
+
+def between() -> list[str]:
+    """The same of trees that differ in one thing each."""
+    return _ways(lambda way: way.startswith(CAUSES))
+
+
+def _ways(is_shown: Callable[[str], bool]) -> list[str]:
     found = {
         (cell["way"], folder, where, cell["operator"]): cell[where]["mean"]
         for folder in _HOPPER
@@ -223,7 +234,7 @@ def choosers() -> list[str]:
     }
     titles = [f"{gpu}, {where}" for gpu in _HOPPER.values() for where in ("seen", "unseen")]
     lines = ["", f"| way | {' | '.join(titles)} |", f"|---|{'---:|' * len(titles)}"]
-    for way in dict.fromkeys(way for way, *_ in found):
+    for way in filter(is_shown, dict.fromkeys(way for way, *_ in found)):
         pairs = [
             ", ".join(f"{found[way, folder, where, f'rms_norm_{work}']:.2f}" for work in ("forward", "backward"))
             for folder in _HOPPER
@@ -290,6 +301,7 @@ BLOCKS: Blocks = {
     "two_sweeps": two_sweeps,
     "unmeasured": unmeasured_gpu,
     "choosers": choosers,
+    "between": between,
     "search_cases": search_cases.by_case,
     "tool": tool,
 }

@@ -1,16 +1,17 @@
-"""A fit of Liger-Kernel's RMSNorm kernels as a change of Liger-Kernel: a diff, and the text of a pull request.
+"""A fit of Liger-Kernel's RMSNorm kernels as a change of Liger-Kernel: a diff, the text of a pull request, its times.
 
 pip install liger-kernel==0.8.5
 python examples/liger/change.py examples/liger/rms_norm_h200.parquet --out liger.diff
 
 The measurements are those of rms_norm.py. `git apply` takes the diff in a checkout of that version. GPUs like the
 measured one take the fitted thresholds, others Liger's own condition. A pass has eight of them, which are quick to
-review; the text says what more would gain.
+review; the text says what more would gain. The times have the columns of Liger's `benchmark/data`.
 """
 
 import argparse
 import ast
 import difflib
+import json
 import math
 import re
 import sys
@@ -22,6 +23,9 @@ from statistics import fmean
 from textwrap import indent
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
+import pandas as pd
 
 import normtune
 
@@ -140,6 +144,44 @@ def times(table: normtune.Table, operator: str, dtype: str, todays: Any) -> dict
     return both
 
 
+def benchmark_lines(table: normtune.Table, todays: Any) -> Iterator[dict[str, Any]]:
+    """The times of `times` as lines of Liger-Kernel's `benchmark/data/all_benchmark_data.csv`, by column.
+
+    The provider `liger` is today's launch, `liger_fitted` that of the table. Milliseconds of the kernels alone.
+    """
+    measured: dict[Any, list[Any]] = {}
+    for one in table.evidence.measurements():
+        measured.setdefault((*one.problem.columns, one.config), []).append(one.samples)
+    run = max(table.evidence.runs, key=lambda run: run.started)
+    for name, (operator, *_) in PASSES.items():
+        for key in (function.key for function in table.functions if function.key.text == operator):
+            for rows, hidden in times(table, operator, key.dtype, todays):
+                fitted = table.lookup(operator, key.dtype, rows, hidden)
+                today = todays(type(fitted))(SimpleNamespace(rows=rows, hidden=hidden), None)
+                for provider, config in (("liger", today), ("liger_fitted", fitted)):
+                    samples = np.concatenate(measured[operator, rows, hidden, key.dtype, "", config])
+                    low, middle, high = (round(float(ns) / 1e6, 6) for ns in np.quantile(samples, (0.2, 0.5, 0.8)))
+                    yield {
+                        "kernel_name": "rms_norm",
+                        "kernel_provider": provider,
+                        "kernel_operation_mode": name,
+                        "metric_name": "speed",
+                        "metric_unit": "ms",
+                        "x_name": "T",
+                        "x_label": "Sequence length",
+                        "x_value": rows,
+                        "y_value_50": middle,
+                        "y_value_20": low,
+                        "y_value_80": high,
+                        "extra_benchmark_config_str": json.dumps(
+                            {"hidden_size": hidden, "dtype": f"torch.{key.dtype}", "eps": 1e-6}
+                        ),
+                        "gpu_name": table.device.label,
+                        "timestamp": run.started.replace("T", " ")[:19],
+                        "liger_version": VERSION,
+                    }
+
+
 def spread(sizes: Iterable[int], most: int = 7) -> list[int]:
     """At most so many of the sizes, from the least to the largest."""
     ordered = sorted({*sizes})
@@ -189,7 +231,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="store or Parquet file of a sweep of rms_norm.py")
     parser.add_argument("--leaves", type=int, default=LEAVES, help=f"at most so many regions of a pass [{LEAVES}]")
-    parser.add_argument("--out", type=Path, default=Path("liger.diff"), help="the diff; the text is beside it, in .md")
+    parser.add_argument(
+        "--out", type=Path, default=Path("liger.diff"), help="the diff; beside it text in .md, times in .csv"
+    )
     options = parser.parse_args()
     found = find_spec("liger_kernel")
     if not found or not found.submodule_search_locations:
@@ -204,10 +248,11 @@ def main() -> None:
     except (normtune.NormtuneError, ValueError) as error:
         raise SystemExit(f"{parser.prog}: {error}") from None
     lines = difflib.unified_diff(before.splitlines(True), after.splitlines(True), f"a/{name}", f"b/{name}")
-    text = options.out.with_suffix(".md")
+    text, data = options.out.with_suffix(".md"), options.out.with_suffix(".csv")
     options.out.write_text("".join(lines), "utf-8")
     text.write_text("\n".join([*pull_request(table, full, todays), ""]), "utf-8")
-    print(f"wrote {options.out} and {text}")
+    pd.DataFrame(benchmark_lines(table, todays)).to_csv(data, index=False)
+    print(f"wrote {options.out}, {text} and {data}")
 
 
 if __name__ == "__main__":

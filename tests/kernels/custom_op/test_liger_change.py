@@ -1,6 +1,7 @@
 """`examples/liger/change.py`: its diff applies to the installed Liger-Kernel, and its text has the measured times."""
 
 import ast
+import json
 import re
 import sys
 from importlib.util import find_spec
@@ -91,6 +92,11 @@ def test_the_diff_applies_and_the_text_has_the_times(frame, tmp_path, monkeypatc
     chosen = normtune.fit("times.parquet", leaves=4, baseline="default").lookup(FORWARD, "bfloat16", 512, 64)
     both = [times[times.config == config].nanoseconds.item() / 1000 for config in ((0, 4), chosen)]
     assert cell and [float(cell[1]), float(cell[2])] == pytest.approx(both, abs=0.051)
+    data = pd.read_csv("liger.csv")
+    shape = data["extra_benchmark_config_str"].map(json.loads).map(lambda config: config["hidden_size"]) == 64
+    found = data[shape & (data["x_value"] == 512) & (data["kernel_operation_mode"] == "forward")]
+    assert found["kernel_provider"].tolist() == ["liger", "liger_fitted"] and len(data) == 2 * 2 * 9
+    assert found["y_value_50"].tolist() == pytest.approx([time / 1000 for time in both], rel=1e-3)
 
 
 @pytest.mark.slow
@@ -98,7 +104,7 @@ def test_the_committed_change_is_that_of_the_committed_times(tmp_path, monkeypat
     liger, out = EXAMPLES / "liger", tmp_path / "again.diff"
     monkeypatch.setattr(sys, "argv", ["change.py", str(liger / "rms_norm_h200.parquet"), "--out", str(out)])
     change.main()
-    for suffix in (".diff", ".md"):
+    for suffix in (".diff", ".md", ".csv"):
         assert out.with_suffix(suffix).read_bytes() == (liger / "rms_norm_h200").with_suffix(suffix).read_bytes()
 
 
