@@ -69,9 +69,11 @@ def plot(
     Needs `pip install 'normtune[report]'`.
     """
     from normtune.heuristics.report.images import check_extra, check_format
+    from normtune.heuristics.report.pictures import check_kind
 
     check_extra()
     check_format(out)
+    check_kind(what)
     _reported(tables, store, chosen).plot(out, what)
     tell(f"wrote {out}")
 

@@ -15,14 +15,19 @@ _NARROW = 5.6
 KINDS = ("map", *charts.MEASURES)
 
 
+def check_kind(what: str) -> None:
+    """Raise `UsageError` unless there is such a chart."""
+    if what not in KINDS:
+        raise UsageError(f"the chart is {what!r}: expected one of {', '.join(KINDS)}")
+
+
 def of_function(function: FunctionData, what: str, against: str | None, at: int | None, device: str) -> Spec:
     """A chart of a function in light colours; arguments as in `Report.plot`.
 
     Raises:
         UsageError: a value is unknown.
     """
-    if what not in KINDS:
-        raise UsageError(f"the chart is {what!r}: expected one of {', '.join(KINDS)}")
+    check_kind(what)
     rivals = {side.name: number for number, side in enumerate(function.sides) if number}
     if against is not None and against not in rivals:
         against = Path(against).name
