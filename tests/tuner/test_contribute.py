@@ -60,7 +60,7 @@ def test_a_folder_has_all_files_and_each_step_is_done_once(tmp_path: Path, capsy
 def test_without_the_packages_of_a_page_the_other_files_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("normtune.heuristics.report.images._missing", lambda: "altair")
+    monkeypatch.setattr("normtune.heuristics.report.images._missing_package", lambda: "altair")
     contributed(tmp_path / "h200")
     assert sorted(path.name for path in (tmp_path / "h200").iterdir()) == [FILES[0], *FILES[2:]]
     assert "altair is not installed: pip install 'normtune[report]'; then the same command" in capsys.readouterr().err

@@ -354,7 +354,7 @@ def test_what_a_call_would_launch_and_the_default_are_candidates_in_every_space(
     device = Device(gpu, "sm_90", sms, 60 << 20, 1 << 37, "GPU-0", "1.0")
     target, spec = target_for("sm_90", sms), operator("rms_norm_backward")
     problems = [spec.problem(rows, 4096, "bfloat16") for rows in (1, 4096)]
-    tables = locate.select(gpu, "sm_90", sms, 60 << 20)
+    tables = locate.select(gpu, "sm_90", sms)
     wanted = always(problems, device, target)
     for space in SPACE_NAMES:
         made = plan(problems, space, target, wanted)
