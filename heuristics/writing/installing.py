@@ -50,7 +50,7 @@ class Removed(NamedTuple):
 
 def gpus_here() -> list[Gpu]:
     """The GPUs that torch can use on this machine; empty if torch fails."""
-    from normtune.kernels.probe import facts_in_child, torch_facts
+    from normtune.kernels.calling.probe import facts_in_child, torch_facts
 
     return [Gpu(gpu["name"], gpu["target"], gpu["sms"]) for gpu in facts_in_child(torch_facts).get("gpus", [])]
 

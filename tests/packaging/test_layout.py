@@ -372,7 +372,7 @@ def test_only_kernels_tables_and_rules_name_an_operator(modules: dict[str, ast.M
 @pytest.mark.slow
 def test_what_is_printed_goes_through_one_place(modules: dict[str, ast.Module], root: Path) -> None:
     """Where control characters of foreign texts end; these print colours, a live display and a child's answer."""
-    own = {"results/terminal.py", "tuner/doctor/command.py", "tuner/sweep/progress.py", "kernels/probe.py"}
+    own = {"results/terminal.py", "tuner/doctor/command.py", "tuner/sweep/progress.py", "kernels/calling/probe.py"}
     prints = set()
     for path, tree in {**modules, "cli.py": ast.parse((root / "cli.py").read_text())}.items():
         if path in own:
@@ -394,7 +394,7 @@ def test_processes_are_started_in_few_places(modules: dict[str, ast.Module]) -> 
         "tuner/compiling/resources.py",
         "tuner/device/worker.py",
     }
-    known |= {"kernels/probe.py", "tuner/machine/processes.py", "tuner/inspection/gate.py"}
+    known |= {"kernels/calling/probe.py", "tuner/machine/processes.py", "tuner/inspection/gate.py"}
     starting = re.compile(r"(multiprocessing|subprocess|concurrent\.futures\.ProcessPoolExecutor)\b")
     assert {path for path, tree in modules.items() if any(map(starting.match, imports(tree)))} == known
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from normtune.kernels.probe import facts_in_child
+from normtune.kernels.calling.probe import facts_in_child
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.tuner.machine.vendor import smi_facts
 

@@ -8,7 +8,7 @@ measure, without them. A GPU of AMD has to be opened.
 from collections.abc import Collection
 from typing import NamedTuple
 
-from normtune.kernels.probe import Facts, facts_in_child
+from normtune.kernels.calling.probe import Facts, facts_in_child
 from normtune.kernels.target import TARGETS, Target
 from normtune.results.records import Device, Run
 from normtune.tuner.device.engine import Identity

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import normtune
 from normtune.kernels.arguments import checked
-from normtune.kernels.probe import Facts, facts_in_child, torch_facts
+from normtune.kernels.calling.probe import Facts, facts_in_child, torch_facts
 from normtune.results.paths import unwritable
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
 from normtune.tuner.machine.packages import package_facts, triton_facts

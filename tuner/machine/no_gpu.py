@@ -8,7 +8,7 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from normtune.kernels.probe import Facts, torch_facts
+from normtune.kernels.calling.probe import Facts, torch_facts
 from normtune.tuner.machine import vendor
 from normtune.tuner.machine.packages import triton_facts
 

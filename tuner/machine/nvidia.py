@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from normtune.kernels.probe import Facts, message
+from normtune.kernels.calling.probe import Facts, message
 from normtune.tuner.machine.vendor import HARDWARE, POWER, THERMAL, Clocks, Library, State, maybe
 
 # nvmlClocksEventReason* of nvml.h; a GPU that is idle, or has fixed or synchronized clocks, is not slowed down.

@@ -1,11 +1,11 @@
-"""Facts about the packages of this machine, for `kernels.probe.facts_in_child`.
+"""Facts about the packages of this machine, for `kernels.calling.probe.facts_in_child`.
 
 In: nothing. Out: the version of Triton and of the dependencies, or why they are missing.
 """
 
 from importlib import import_module, metadata
 
-from normtune.kernels.probe import Facts, message
+from normtune.kernels.calling.probe import Facts, message
 
 # Dependencies beside torch, Triton and the vendor's library. Each distribution has the name of its module.
 PACKAGES = ("numpy", "optuna", "pandas", "pebble", "pyarrow", "rich", "scipy", "sqlalchemy", "threadpoolctl", "typer")

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from normtune.kernels.probe import Facts, message
+from normtune.kernels.calling.probe import Facts, message
 
 # One of them is there wherever an NVIDIA driver or, in WSL, that of Windows is; AMD's driver has the last one.
 NVIDIA_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")

@@ -201,7 +201,7 @@ def test_what_somebody_edited_is_removed_by_force_alone(store) -> None:
 
 
 def test_torch_is_asked_for_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    from normtune.kernels import probe
+    from normtune.kernels.calling import probe
 
     monkeypatch.undo()
     gpu = {"name": "NVIDIA H200", "target": "sm_90", "sms": 132, "uuid": "1"}

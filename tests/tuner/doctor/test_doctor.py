@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from normtune.kernels.calling.probe import torch_facts
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
-from normtune.kernels.probe import torch_facts
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from normtune.kernels.probe import facts_in_child
+from normtune.kernels.calling.probe import facts_in_child
 from normtune.tuner.machine.nvidia import driver_facts
 from normtune.tuner.machine.vendor import smi_facts
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from normtune.kernels.probe import facts_in_child, torch_facts
+from normtune.kernels.calling.probe import facts_in_child, torch_facts
 from normtune.tests.commands import python
 from normtune.tuner.machine import no_gpu, vendor
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
