@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from normtune.errors import UsageError
@@ -93,14 +92,14 @@ class Weighting:
         """The measurements of shapes that have a weight: all, unless a file omits some."""
         if not self._entries:
             return evidence
-        mask = np.zeros(len(evidence.frame), np.bool_)
+        rows: list[int] = []
         for key in evidence.function_keys():
             part = evidence.part(key)
             shapes = evidence.shapes(part, key)
             listed = dict.fromkeys(shapes)
             weights = dict(zip(listed, self._listed(key, [*listed]), strict=True))
-            mask[part.index.to_numpy()] = [weights[shape] > 0 for shape in shapes]
-        return evidence.where(pd.Series(mask))
+            rows += [row for row, shape in zip(part.index, shapes, strict=True) if weights[shape]]
+        return evidence.where(evidence.frame.index.to_series().isin(rows))
 
     def notes(self, evidence: "Evidence") -> list[str]:
         """Notes on lines of a file without a measured shape.
