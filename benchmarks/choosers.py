@@ -24,7 +24,7 @@ A loss is the log-ratio to the best timed config of a shape; means are over shap
 import json
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise, product
 from typing import Any
 
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from normtune.benchmarks.places import folder_of
 from normtune.benchmarks.portfolio import Part, part_of
 from normtune.benchmarks.recorded_spaces import load
-from normtune.heuristics.fitting.case import FitArguments
+from normtune.heuristics.fitting.case import Case, FitArguments
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.fixed_log import MILLION
@@ -67,26 +67,38 @@ def cost_of(part: Part) -> NDArray[np.float64]:
 
 def exact(part: Part, leaves: int) -> Chooser:
     """The tree of a fit of one function."""
+    return of_tree(part, fit_function(case_of(part, part.matrix, FitOptions(leaves=leaves))).tree)
+
+
+def case_of(part: Part, matrix: TimingMatrix, options: FitOptions) -> Case:
+    """The data of a fit of a matrix of the part's operator."""
+    return FitArguments(part.target, options, None, {}).case(operator(matrix.key.operator), matrix)
+
+
+def of_tree(part: Part, tree: Any) -> Chooser:
+    """The answers of a tree."""
     spec, columns = operator(part.matrix.key.operator), part.matrix.columns
-    case = FitArguments(part.target, FitOptions(leaves=leaves), None, {}).case(spec, part.matrix)
-    tree: Any = fit_function(case).tree
     return lambda shape: columns[spec.read_config(answer(tree, shape).to_json())]
 
 
-def on_bins(part: Part, matrix: TimingMatrix, leaves: int, crossing: bool = False) -> Chooser:
-    """The best tree of a matrix on its grid; with `crossing` its thresholds of rows are moved."""
-    spec, columns = operator(matrix.key.operator), part.matrix.columns
-    case = FitArguments(part.target, FitOptions(), None, {}).case(spec, matrix)
-    tree: Any = case.solver.optima(bins(matrix, case.legality), leaves).tree(leaves)
-    tree = at_crossings(matrix, case.legality, tree) if crossing else tree
-    return lambda shape: columns[spec.read_config(answer(tree, shape).to_json())]
+def on_bins(part: Part, matrix: TimingMatrix) -> Iterator[tuple[Chooser, Chooser]]:
+    """For each of `LEAVES_BETWEEN` the best tree of a matrix on its grid, and it with moved thresholds of rows."""
+    case = case_of(part, matrix, FitOptions())
+    optima = case.solver.optima(bins(matrix, case.legality), max(LEAVES_BETWEEN))
+    for tree in map(optima.tree, LEAVES_BETWEEN):
+        assert tree is not None
+        yield of_tree(part, tree), of_tree(part, at_crossings(matrix, case.legality, tree))
+
+
+def log_times(matrix: TimingMatrix) -> NDArray[np.float64]:
+    """(shapes, configs): log-times, infinite without one."""
+    assert matrix.times is not None
+    return np.where(matrix.usable, matrix.regret / MILLION, np.inf) + np.log(matrix.times.best)[:, None]
 
 
 def with_rows(matrix: TimingMatrix) -> TimingMatrix:
     """The matrix with a shape midway between the rows of neighbours, its log-times their means."""
-    assert matrix.times is not None
-    logs = np.where(matrix.usable, matrix.regret / MILLION, np.nan) + np.log(matrix.times.best)[:, None]
-    found = dict(zip(matrix.problems, logs, strict=True))
+    found = dict(zip(matrix.problems, log_times(matrix), strict=True))
     for (hidden, rows), (other, more) in pairwise(sorted((hidden, rows) for rows, hidden in matrix.problems)):
         middle = round(math.sqrt(rows * more))
         if hidden == other and middle not in (rows, more):
@@ -94,8 +106,8 @@ def with_rows(matrix: TimingMatrix) -> TimingMatrix:
     shapes = sorted(found)
     times = np.array([found[shape] for shape in shapes])
     usable = np.isfinite(times)
-    regret = np.rint((times - np.nanmin(times, axis=1, keepdims=True)) * MILLION)
-    slowest = np.maximum(np.nanmax(regret, axis=1, keepdims=True), LEAST_ASSUMED)
+    regret = np.rint((times - times.min(axis=1, keepdims=True)) * MILLION)
+    slowest = np.maximum(regret.max(axis=1, keepdims=True, where=usable, initial=0), LEAST_ASSUMED)
     return TimingMatrix(
         matrix.key,
         tuple(shapes),
@@ -190,8 +202,7 @@ def nearest(part: Part, count: int) -> Chooser:
 def interpolated(part: Part) -> Chooser:
     """The least interpolated time. Sizes beyond the measured ones are moved to these."""
     matrix = part.matrix
-    assert matrix.times is not None
-    times = np.where(matrix.usable, matrix.regret / MILLION, np.inf) + np.log(matrix.times.best)[:, None]
+    times = log_times(matrix)
     places = {shape: index for index, shape in enumerate(matrix.problems)}
     axes = [np.array(sorted({shape[axis] for shape in matrix.problems})) for axis in range(2)]
     fallback = nearest(part, 1)
@@ -239,13 +250,10 @@ def main() -> None:
             ways |= {"classifier": classifier(part), "nearest": nearest(part, 1), "four nearest": nearest(part, 4)}
             ways["interpolated"] = interpolated(part)
             weighted = Weighting(DECADES).weighted(operator(name), part.matrix)
-            for leaves in LEAVES_BETWEEN:
-                ways |= {
-                    f"decades {leaves}": on_bins(part, weighted, leaves, crossing=True),
-                    f"on bins {leaves}": on_bins(part, part.matrix, leaves),
-                    f"interpolated rows {leaves}": on_bins(part, with_rows(part.matrix), leaves),
-                    f"crossing {leaves}": on_bins(part, part.matrix, leaves, crossing=True),
-                }
+            kinds = (on_bins(part, matrix) for matrix in (weighted, part.matrix, with_rows(part.matrix)))
+            for leaves, (_, decades), (still, moved), (dense, _) in zip(LEAVES_BETWEEN, *kinds, strict=True):
+                ways |= {f"decades {leaves}": decades, f"on bins {leaves}": still}
+                ways |= {f"interpolated rows {leaves}": dense, f"crossing {leaves}": moved}
             for way, choose in ways.items():
                 seen, new = mean_loss(choose, part, part), mean_loss(choose, part, unseen)
                 results.append({"operator": name, "way": way, "seen": seen, "unseen": new})

@@ -140,9 +140,10 @@ def _opened(data: Measured) -> "Iterator[Store | None]":
         yield None
         return
     from normtune.results.database.store import Store, resolve_url
-    from normtune.results.exchange.recording import recordings
 
     if text and _RECORDING.fullmatch(text) and not os.path.lexists(text):
+        from normtune.results.exchange.recording import recordings
+
         raise UsageError(
             f"there is no store or recording {text}: name a store that exists, or a recording, one of "
             f"{', '.join(recordings())}"
