@@ -7,10 +7,11 @@ In: shipped recordings, and times of 128 shapes that no table was fitted to; RMS
 beside the results of each GPU. No GPU, some minutes.
 
 - `exact N`: a fit of normtune with at most N leaves, all shapes of equal weight.
-- `decades N`: the best tree where each decade of bytes moved weighs the same, as in a fit by default.
-- `on bins N`: the best tree with the thresholds of the grid of measured shapes, equal weights.
+- `on bins N`: the best tree with the thresholds of the grid of measured shapes.
 - `interpolated rows N`: the same with an interpolated shape between two rows.
 - `crossing N`: the first, whose thresholds of rows then move to where times cross, as in a fit.
+- `lattice N`: `crossing N` of the grid of a default sweep, a sixth of the shapes; `13 x 16 N`: of all combinations of
+  13 rows and 16 hidden sizes.
 - `greedy N`: splits by the greatest gain of the same mean loss, one after the other.
 - `classifier`: PyTorch AutoHeuristic's way: scikit-learn's tree of the best configs' names, its grid of settings and
   its shares of training and validation; most correct names on the latter. Its answer "unsure" is left out.
@@ -24,13 +25,14 @@ A loss is the log-ratio to the best timed config of a shape; means are over shap
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.benchmarks.lib.some_problems import of_problems
 from normtune.benchmarks.places import folder_of
 from normtune.benchmarks.portfolio import Part, part_of
 from normtune.benchmarks.recorded_spaces import load
@@ -39,12 +41,12 @@ from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.regret.matrix import LEAST_ASSUMED, TimingMatrix
-from normtune.heuristics.regret.weights import DECADES, Weighting
 from normtune.heuristics.solver.bins import bins
 from normtune.heuristics.solver.crossing import at_crossings
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.tree import choose as answer
+from normtune.tuner.plan.grids import GRIDS, USUAL_HIDDEN, USUAL_ROWS
 
 GPUS = {"NVIDIA H200": "nvidia-h200", "NVIDIA H100 80GB HBM3": "nvidia-h100-80gb-hbm3"}
 OPERATORS = ("rms_norm_forward", "rms_norm_backward")
@@ -94,6 +96,11 @@ def log_times(matrix: TimingMatrix) -> NDArray[np.float64]:
     """(shapes, configs): log-times, infinite without one."""
     assert matrix.times is not None
     return np.where(matrix.usable, matrix.regret / MILLION, np.inf) + np.log(matrix.times.best)[:, None]
+
+
+def of_shapes(matrix: TimingMatrix, shapes: Collection[Shape]) -> TimingMatrix:
+    """The matrix of these shapes only."""
+    return of_problems(matrix, [index for index, shape in enumerate(matrix.problems) if shape in {*shapes}])
 
 
 def with_rows(matrix: TimingMatrix) -> TimingMatrix:
@@ -242,18 +249,21 @@ def main() -> None:
     for device, recording in GPUS.items():
         results: list[dict[str, Any]] = []
         folder = folder_of(device)
-        recorded, held_out = load(recording), load(folder / "unseen.parquet")
+        recorded, held_out = load(recording), load(folder / "used.parquet")
         for name in OPERATORS:
             part, unseen = part_of(recorded, name), part_of(held_out, name)
             ways = {f"exact {leaves}": exact(part, leaves) for leaves in LEAVES}
             ways |= {f"greedy {leaves}": greedy(part, leaves) for leaves in LEAVES}
             ways |= {"classifier": classifier(part), "nearest": nearest(part, 1), "four nearest": nearest(part, 4)}
             ways["interpolated"] = interpolated(part)
-            weighted = Weighting(DECADES).weighted(operator(name), part.matrix)
-            kinds = (on_bins(part, matrix) for matrix in (weighted, part.matrix, with_rows(part.matrix)))
-            for leaves, (_, decades), (still, moved), (dense, _) in zip(LEAVES_BETWEEN, *kinds, strict=True):
-                ways |= {f"decades {leaves}": decades, f"on bins {leaves}": still}
-                ways |= {f"interpolated rows {leaves}": dense, f"crossing {leaves}": moved}
+            grids = GRIDS["default"], tuple(product(USUAL_ROWS, USUAL_HIDDEN))
+            matrices = (part.matrix, with_rows(part.matrix), *(of_shapes(part.matrix, grid) for grid in grids))
+            kinds = (on_bins(part, matrix) for matrix in matrices)
+            for leaves, (still, moved), (dense, _), (_, lattice), (_, every) in zip(
+                LEAVES_BETWEEN, *kinds, strict=True
+            ):
+                ways |= {f"on bins {leaves}": still, f"interpolated rows {leaves}": dense, f"crossing {leaves}": moved}
+                ways |= {f"lattice {leaves}": lattice, f"13 x 16 {leaves}": every}
             for way, choose in ways.items():
                 seen, new = mean_loss(choose, part, part), mean_loss(choose, part, unseen)
                 results.append({"operator": name, "way": way, "seen": seen, "unseen": new})

@@ -28,7 +28,7 @@ NAMED = 8
 # Works of `model`: the step whose norms are shown, and what follows the name where times are of kernels.
 TRAINING, KERNELS = "training step", " kernels"
 # Ways of `choosers` that differ from another in one thing.
-CAUSES = ("decades", "on bins", "interpolated rows", "crossing")
+CAUSES = ("on bins", "interpolated rows", "crossing", "lattice", "13 x 16")
 
 
 def main() -> None:

@@ -28,7 +28,6 @@ from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import LEAST_ASSUMED, TimingMatrix, timing_matrix
-from normtune.heuristics.regret.weights import DECADES, Weighting
 from normtune.heuristics.solver.portfolio import portfolio as best_together
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
@@ -95,9 +94,9 @@ def measured(part: Part, candidates: Candidates) -> tuple[TimingMatrix, int]:
 
 def fitted(part: Part, matrix: TimingMatrix) -> Any:
     """The tree that a fit with default options makes of a matrix."""
-    spec = operator(matrix.key.operator)
-    weighted = Weighting(DECADES).weighted(spec, matrix)
-    return fit_function(FitArguments(part.target, FitOptions(), None, {}).case(spec, weighted)).tree
+    return fit_function(
+        FitArguments(part.target, FitOptions(), None, {}).case(operator(matrix.key.operator), matrix)
+    ).tree
 
 
 def losses(part: Part, answer: Answer) -> list[int | None]:

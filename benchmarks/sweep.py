@@ -32,7 +32,8 @@ def main() -> None:
         start = time.perf_counter()
         subprocess.run(command, check=True, env={**os.environ, "TRITON_CACHE_DIR": f"{folder}/triton"})
         wall = time.perf_counter() - start
-        figures = {"options": more} | read(url) | {"wall_s": round(wall, 1)}
+        told = [f"--{name.removesuffix('_seconds')} {value}" for name, value in more.items() if value]
+        figures = {"options": told} | read(url) | {"wall_s": round(wall, 1)}
     figures["timing_share"] = round(figures["seconds"]["timing"] / wall, 3)
     print(
         f"{figures['device']}: {figures['problems']} problems, {figures['measurements']} measurements, "

@@ -65,6 +65,11 @@ class Target(NamedTuple):
     l2_bytes: int
 
     @property
+    def resident_threads(self) -> int:
+        """Most threads that a multiprocessor holds at a time (the table of `TARGETS`; CDNA ISA: 32 waves of 64)."""
+        return 1536 if self.name in ("sm_86", "sm_87", "sm_89", "sm_120", "sm_121") else 2048
+
+    @property
     def has_dependent_launch(self) -> bool:
         """Whether a kernel may come to the GPU before the previous one has ended (CUDA, from sm_90 on)."""
         return _since_hopper(self.name)

@@ -168,7 +168,7 @@ def _matrix(evidence: Evidence, key: Key, options: FitOptions) -> TimingMatrix:
     matrix = timing_matrix(data, operator(key.operator), key, target_for(device.target, device.sms))
     if matrix is None:
         raise NormtuneError(f"no times of {key} on {device.label}: sweep them first")
-    return Weighting(options.weights).weighted(operator(key.operator), matrix)
+    return Weighting(options.weights).weighted(matrix)
 
 
 def _at(matrix: TimingMatrix, shapes: set[Shape]) -> TimingMatrix:

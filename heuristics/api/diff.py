@@ -133,7 +133,7 @@ def diff(request: DiffRequest) -> Diff:
     """
     names = os.fspath(request.first), os.fspath(request.second)
     contenders = contender(names[0]), contender(names[1])
-    weighting = Weighting(os.fspath(request.weights))
+    weighting = Weighting(None if request.weights is None else os.fspath(request.weights))
     tables = [load_table(side) for side in names if side not in {*RULES, *AUTOTUNED}]
     evidence = selected(request, request.data, tables[0] if tables else None)
     notes = weighting.notes(evidence)
@@ -146,7 +146,7 @@ def diff(request: DiffRequest) -> Diff:
         differences = []
         for unweighted in matrices:
             spec = spec_of(current, unweighted.key.operator)
-            matrix = weighting.weighted(spec, unweighted)
+            matrix = weighting.weighted(unweighted)
             differences.append(difference(spec, matrix, target, *contenders))
         return DeviceDiff(device, tuple(differences), (*outdated(part, current), *notes))
 

@@ -17,6 +17,6 @@ class DiffRequest(Selection):
     second: str | os.PathLike[str] = option("The other one.", default=MISSING)
     data: Measured = data_option()
     _: KW_ONLY
-    weights: str | os.PathLike[str] = keyword(
-        "Of shapes in means: `equal`, `decades`, or a CSV file with columns rows, hidden and weight.", default="equal"
+    weights: str | os.PathLike[str] | None = keyword(
+        "CSV file of the shapes to compare, with columns rows, hidden and weight. Default: all, of equal weight."
     )

@@ -15,7 +15,7 @@ with bounds at the others, up to 77 times the time, it would be 20 %.)
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from normtune.heuristics.regret.fixed_log import log_ppm
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import bins, losses
-from normtune.heuristics.solver.cross_validation import Validated, validated
+from normtune.heuristics.solver.cross_validation import validated
 from normtune.heuristics.solver.grid import Axis
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.solver.strips import Strips
@@ -56,14 +56,14 @@ class Invariant(NamedTuple):
         matrix: the timing matrix, with bounds of missing times, that the tree was fitted to.
         strips: the best trees of all numbers of leaves.
         cost: relative to the usual function.
-        validated: computes the regret of trees with as many leaves on held-out hidden sizes.
+        between: computes the figures of trees with as many leaves on held-out hidden sizes.
     """
 
     tree: Tree
     matrix: TimingMatrix
     strips: Strips
     cost: Cost
-    validated: Callable[[], Validated]
+    between: Callable[[], dict[str, Any]]
 
 
 def fit_batch_invariant(
@@ -103,8 +103,8 @@ def fit_batch_invariant(
     if any(legality.breaches(tree)):  # no measured config is legal for all rows, and no default is of its class
         return None
 
-    def without(held_out: NDArray[np.bool_], count: int = count) -> list[Tree | None]:
-        return [solved(allowed, count, held_out).tree(count)]
+    def without(held_out: NDArray[np.bool_], count: int = count) -> Tree | None:
+        return solved(allowed, count, held_out).tree(count)
 
     cost = cost_of(matrix, tree, usual)
     return Invariant(tree, filled, strips, cost, lambda: validated(filled, without, ("hidden",), count))
@@ -197,9 +197,7 @@ def invariant_functions(
                 "measured at all numbers of rows"
             )
             continue
-        figures = _scored(case.matrix, fitted, fitted.tree)._replace(
-            **fitted.validated().figures(1) | {"limits": LIMITS, "extrapolated": None}
-        )
+        figures = _scored(case.matrix, fitted, fitted.tree)._replace(**fitted.between(), limits=LIMITS)
         invariant.append(FittedFunction(key, fitted.tree, function.dtypes, figures, beside=fitted.cost))
         for share in shared:
             if share.donor == function.key:

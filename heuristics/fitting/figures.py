@@ -96,7 +96,6 @@ class Figures(NamedTuple):
         cross_validated: mean regret between sizes, on problems left out of the fit; None if there are too few sizes.
         plain_validated: the same with equal weights.
         worst_validated: the largest regret between sizes, where the config has a time.
-        extrapolated: mean regret beyond the fitted sizes; None if there are too few sizes.
         unmeasured: number of leaves with the operator's default config, which has no time.
         joined: whether bins of near sizes were merged, because there were too many to find an optimum.
         slower: the problems that regress against the baseline; None without any.
@@ -113,7 +112,6 @@ class Figures(NamedTuple):
     cross_validated: int | None = None
     plain_validated: int | None = None
     worst_validated: int | None = None
-    extrapolated: int | None = None
     unmeasured: int = 0
     joined: bool = False
     slower: Slower | None = None

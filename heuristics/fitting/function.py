@@ -17,7 +17,7 @@ from normtune.heuristics.fitting.result import FittedFunction, OtherSize
 from normtune.heuristics.regret.fixed_log import ratio
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, losses
-from normtune.heuristics.solver.cross_validation import BETWEEN, MAX_LEAVES, Validated, cross_validated, most_leaves
+from normtune.heuristics.solver.cross_validation import BETWEEN, cross_validated
 from normtune.heuristics.solver.crossing import at_crossings
 from normtune.heuristics.solver.optimum import Optima
 from normtune.heuristics.solver.simplify import cost_of, simplified
@@ -26,6 +26,9 @@ from normtune.kernels.tablefile.tree import Tree, configs_of, counted_leaves, di
 
 # Leaves of the other trees whose loss is told.
 _SIZES = (4, 8, 16, 32)
+# The most leaves by default: on a small grid, and on a large one, which has at most one for each `_PER_LEAF` shapes.
+# More than cross-validation asked for lose less between the sizes (docs/results.md).
+_FEW, _MANY, _PER_LEAF = 24, 64, 4
 
 
 class Solved(NamedTuple):
@@ -46,35 +49,33 @@ class Solved(NamedTuple):
     limits: str
 
 
-def solved(case: Case, matrix: TimingMatrix, enough: int, most: int, bound: int) -> Solved:
+def solved(case: Case, matrix: TimingMatrix, most: int, bound: int) -> Solved:
     """The optima for the entries of `matrix`, of up to `most` leaves; if there is no tree, of more, up to `bound`."""
     while True:
-        result = solved_within_options(case, matrix, enough, most)
+        result = solved_within_options(case, matrix, most)
         if result.match is not None or most >= bound:
             return result
-        enough = most = min(2 * most, bound)
+        most = min(2 * most, bound)
 
 
-def _nowhere_slower(case: Case, enough: int, most: int, bound: int) -> Solved | None:
+def _nowhere_slower(case: Case, most: int, bound: int) -> Solved | None:
     """The same without configs slower than the baseline's; None if there are none, or without a tree."""
     if case.guarded is None:
         return None
     try:
-        result = solved(case, case.guarded, enough, most, bound)
+        result = solved(case, case.guarded, most, bound)
     except NormtuneError:  # --max-configs is too small for it
         return None
     optima, match = result.optima, result.match
-    if not case.decision and optima.least_measured(enough) is None:  # then as few leaves as there is a tree of
-        match = next((count for count in range(enough, optima.most + 1) if optima.least(count) is not None), None)
+    if not case.decision and optima.least_measured(most) is None:  # then as few leaves as there is a tree of
+        match = next((count for count in range(most, optima.most + 1) if optima.least(count) is not None), None)
     if match is None or optima.least(match) is None:
         return None
     return result._replace(match=match, limits=f"{result.limits} nowhere slower than the baseline")
 
 
-def solved_within_options(case: Case, matrix: TimingMatrix, enough: int, most: int) -> Solved:
+def solved_within_options(case: Case, matrix: TimingMatrix, most: int) -> Solved:
     """The optima of up to `most` leaves for the entries of `matrix` that the options allow.
-
-    They match the optimum of `enough` leaves, for which few configs are chosen.
 
     Raises:
         NormtuneError: no set of so few configs is legal everywhere.
@@ -82,9 +83,9 @@ def solved_within_options(case: Case, matrix: TimingMatrix, enough: int, most: i
     allowed, legality, options = matrix, case.legality, case.options
     few, limits, cap = None, "", options.cap
     if options.max_configs is not None:
-        few = None if cap is None else few_configs(allowed.within(cap), legality, options.max_configs, leaves=enough)
+        few = None if cap is None else few_configs(allowed.within(cap), legality, options.max_configs, leaves=most)
         # Without such a set the message names the bound that is possible.
-        few = few or few_configs(allowed, legality, options.max_configs, leaves=enough)
+        few = few or few_configs(allowed, legality, options.max_configs, leaves=most)
         if few is None:
             raise NormtuneError(
                 f"no choice of at most {options.max_configs} config{'s' * (options.max_configs != 1)} covers "
@@ -98,18 +99,18 @@ def solved_within_options(case: Case, matrix: TimingMatrix, enough: int, most: i
         limits += f" with no shape above {ratio(cap)}"
     in_bins = bins(allowed, legality)
     optima = case.solver.optima(in_bins, most)
-    return Solved(in_bins, optima, most if case.decision else _leaves_to_match(optima, enough), few, limits)
+    return Solved(in_bins, optima, most if case.decision else _leaves_to_match(optima, most), few, limits)
 
 
-def _leaves_to_match(optima: Optima, enough: int) -> int | None:
-    """The fewest leaves of a tree that is legal at all sizes and loses no more than the optimum of `enough` leaves.
+def _leaves_to_match(optima: Optima, most: int) -> int | None:
+    """The fewest leaves of a tree that is legal at all sizes and loses no more than the optimum of `most` leaves.
 
     That optimum is legal only at measured sizes; larger sizes may need further leaves.
     """
     best = optima.least(optima.most)
     if best is None:
         return None
-    goal = optima.least_measured(enough)
+    goal = optima.least_measured(most)
     bound = best if goal is None else max(best, goal)
     return optima.fewest(bound)
 
@@ -121,7 +122,7 @@ def no_tree(case: Case, most: int) -> str:
         without_cap = replace(case, options=replace(case.options, max_slowdown=None))
         # A cap forbids configs without a time, too.
         timed = replace(case.matrix, untimed=None)
-        tree = solved_within_options(without_cap, timed, most, most).optima.tree(most)
+        tree = solved_within_options(without_cap, timed, most).optima.tree(most)
         if tree is not None and (loss := figures.of_tree(timed, tree)):
             return (
                 f"no table of at most {count} keeps every shape of {name} within {case.options.max_slowdown:g} times "
@@ -131,22 +132,6 @@ def no_tree(case: Case, most: int) -> str:
         f"no table of at most {count} covers {name}: no config is legal or was measured in so large regions; allow "
         "more with --leaves, or sweep the default space"
     )
-
-
-class _LeafCounts(NamedTuple):
-    """How many leaves a function may have.
-
-    Attributes:
-        enough: of the optimum to match.
-        most: of the trees that are solved first.
-        bound: of any tree.
-        validated: the cross-validation; None if an earlier fit decided.
-    """
-
-    enough: int
-    most: int
-    bound: int
-    validated: Validated | None
 
 
 def fit_function(case: Case, fewest: int | None = None) -> FittedFunction:
@@ -159,30 +144,24 @@ def fit_function(case: Case, fewest: int | None = None) -> FittedFunction:
     Raises:
         NormtuneError: no legal tree has so few leaves, or meets the conditions.
     """
-    counts = _leaf_counts(case, fewest)
-    solution = _nowhere_slower(case, *counts[:3]) or solved(case, case.matrix, *counts[:3])
-    count, on_grid = _simplest(case, solution, counts.bound)
+    options, before = case.options, case.decision and case.decision.figures
+    most = before.asked if before else fewest or options.leaves or most_leaves(case.matrix)
+    bound = before.asked if before else options.leaves or MOST_LEAVES
+    solution = _nowhere_slower(case, most, bound) or solved(case, case.matrix, most, bound)
+    count, on_grid = _simplest(case, solution, bound)
     tree = at_crossings(case.matrix, case.legality, on_grid)
-    if counts.validated:
-        between = counts.validated.figures(min(count, counts.most))
+    if before:
+        between = {name: getattr(before, name) for name in BETWEEN}
     else:
-        between = {name: getattr(case.decision.figures, name) for name in BETWEEN} if case.decision else {}
+        between = cross_validated(case.matrix, case.legality, min(count, most), options.max_configs)
     scored = _figures(case.matrix, solution, tree, on_grid)._replace(**between)
     sizes = () if case.decision else _other_sizes(case, solution, scored.leaves)
     return FittedFunction(case.key, tree, case.legality.dtypes, case.against_baseline(scored, tree), other_sizes=sizes)
 
 
-def _leaf_counts(case: Case, fewest: int | None) -> _LeafCounts:
-    """The number of leaves: that of an earlier fit, else the user's, else chosen by cross-validation."""
-    matrix, legality, options = case.matrix, case.legality, case.options
-    if case.decision:
-        before = case.decision.figures.asked
-        return _LeafCounts(before, before, before, None)
-    requested = fewest or options.leaves
-    most = requested or most_leaves(matrix, case.solver.optima(bins(matrix, legality), MAX_LEAVES[1]))
-    validated = cross_validated(matrix, legality, most, options.max_configs)
-    # Without a bound from the user, a function may have as many leaves as it needs.
-    return _LeafCounts(requested or validated.chosen() or most, most, options.leaves or MOST_LEAVES, validated)
+def most_leaves(matrix: TimingMatrix) -> int:
+    """The most leaves of a function, unless the user says so or more are needed."""
+    return min(_MANY, max(_FEW, len(matrix.problems) // _PER_LEAF))
 
 
 def _simplest(case: Case, solution: Solved, bound: int) -> tuple[int, Tree]:

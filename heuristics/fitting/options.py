@@ -35,7 +35,9 @@ _EXACT = 1 << 53
 class FitKeywords:
     """Options of a fit in Python. A new option is declared here, and used where it takes effect."""
 
-    leaves: int | None = option("At most so many leaves per function. Default: chosen by cross-validation.", "N")
+    leaves: int | None = option(
+        "At most so many leaves per function. Default: one for every four shapes, 24 to 64.", "N"
+    )
     operators: str | Iterable[str] = option(
         "Only this operator. Repeatable.",
         default=(),
@@ -50,11 +52,10 @@ class FitKeywords:
         "Choose the simplest tree whose mean loss exceeds the best tree's by at most so many percent.",
         default=TIE_PERCENT,
     )
-    weights: str | os.PathLike[str] = option(
-        "Weight of a shape in means: decades, equal weights of all decades of bytes moved; equal; or a CSV file with "
-        "columns rows,hidden (or the operator's axes) and optionally weight, operator and dtype.",
-        "CHOICE",
-        default="decades",
+    weights: str | os.PathLike[str] | None = option(
+        "CSV file of the shapes to fit: columns rows,hidden (or the operator's axes) and optionally weight, operator "
+        "and dtype. Default: all shapes, of equal weight.",
+        "FILE",
     )
     max_configs: int | None = option(
         "At most so many distinct configs per function; each is a binary that users compile.", "N", before="weights"
@@ -84,7 +85,7 @@ class FitOptions(FitKeywords):
     """
 
     operators: tuple[str, ...] = option_of(FitKeywords, "operators")
-    weights: str = option_of(FitKeywords, "weights")
+    weights: str | None = option_of(FitKeywords, "weights")
     baseline: str | None = option_of(FitKeywords, "baseline")
 
     def __post_init__(self) -> None:
@@ -126,10 +127,9 @@ class FitOptions(FitKeywords):
     def seen_from(self, folder: Path, place: Path = Path()) -> "FitOptions":
         """The options of a fit in `place` with files named relative to a folder, as in the header of a table there."""
         from normtune.heuristics.fitting.baseline import NAMES
-        from normtune.heuristics.regret.weights import NAMED
 
         weights, baseline = self.weights, self.baseline
-        if weights not in NAMED:
+        if weights is not None:
             weights = seen_from(place / weights, folder)
         if baseline is not None and baseline not in NAMES and os.path.lexists(place / baseline):
             baseline = seen_from(place / baseline, folder)

@@ -21,7 +21,7 @@ from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.measurements import Alignment
 from normtune.heuristics.regret.specs import spec_of, undeclared_note
-from normtune.heuristics.regret.weights import DECADES, Weighting
+from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Shape
@@ -128,7 +128,7 @@ def _part(
     data: "Evidence", spec: OperatorSpec, arguments: FitArguments, weighting: Weighting, in_use: InUse
 ) -> _OperatorFit:
     notes = undeclared_note(spec)
-    matrices = [weighting.weighted(spec, matrix) for matrix in _matrices(data, spec, arguments.target, notes)]
+    matrices = [weighting.weighted(matrix) for matrix in _matrices(data, spec, arguments.target, notes)]
     cases = [arguments.case(spec, matrix) for matrix in matrices]
     functions, shared = functions_of(cases, notes)
     trees = {function.key: function.tree for function in functions}
@@ -144,7 +144,7 @@ def _part(
     return _OperatorFit(functions, shared, notes, shapes, [line for line in lines if line], compared)
 
 
-def used(evidence: "Evidence", operators: Sequence[str] = (), weights: str = DECADES) -> "Evidence":
+def used(evidence: "Evidence", operators: Sequence[str] = (), weights: str | None = None) -> "Evidence":
     """The measurements that a fit uses: of the newest kernels of these operators, at the shapes that have weights."""
     return Weighting(weights).weighed(evidence.select(operators).current())
 

@@ -130,7 +130,7 @@ class Fit:
     software: dict[str, str]
     fingerprints: dict[str, str]
     notes: tuple[str, ...]
-    weights: str = "decades"
+    weights: str | None = None
     searched: tuple[str, ...] = ()
     compared: Mapping[Key, Compared] = field(default_factory=dict)
 

@@ -154,7 +154,7 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[FittedFu
                     raise
                 notes.append(f"left out {case.key}: {error}")
                 continue
-            # With too few problems, cross-validation chooses few leaves, and sharing may lose less than such a tree.
+            # Within its tie a tree of its own may lose more than a shared one.
             if not decision:
                 accepted = next(
                     (pair for pair in offers if extra(matrix, functions[pair[0]].tree, fitted.tree) <= 0), None

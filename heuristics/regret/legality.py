@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.kernels.box import Box
+from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, find
@@ -109,6 +110,10 @@ class Legality:
             legal = all(self.spec.is_legal(config, Problem.at(key, shape), target) for target, key in self.launched)
             self._legal_at[config, shape] = legal
         return legal
+
+    def launch(self, config: Config, shape: Shape) -> AnyLaunch | None:
+        """The launch on the table's GPU, in the function's first dtype; None where it is illegal."""
+        return self.spec.launch_of(config, Problem.at(self.served[0], shape), self.target)
 
     def breaches(self, tree: Tree) -> Iterator[tuple[Config, Box]]:
         """The configs of a tree that are illegal somewhere in their box; each with the box."""

@@ -1,10 +1,9 @@
-"""Weights of problems in a mean: by decades of bytes moved, equal, or from a user's file.
+"""Weights of problems in a mean: equal, or from a user's file.
 
 Weights are integers that sum to `WEIGHT` times the number of problems, so results are identical on every processor.
 Problems that a file omits are left out. The least weight is 1, that is 1 / 4096 of the average.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -18,16 +17,12 @@ from numpy.typing import NDArray
 from normtune.errors import UsageError
 from normtune.heuristics.regret.matrix import WEIGHT, TimingMatrix
 from normtune.kernels.key import Key
-from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import AXES, Problem, Shape, named_axes
+from normtune.kernels.problem import AXES, Shape, named_axes
 from normtune.results.exchange.csv_file import KIND, Line, read_lines, shape_of
 from normtune.results.options import number_of
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
-
-DECADES, EQUAL = "decades", "equal"
-NAMED = (DECADES, EQUAL)
 
 
 class _WeightLine(NamedTuple):
@@ -46,39 +41,31 @@ class _WeightLine(NamedTuple):
 
 
 class Weighting:
-    """A choice of weights."""
+    """Weights of problems."""
 
-    def __init__(self, choice: str) -> None:
-        """Read the choice.
+    def __init__(self, file: str | None) -> None:
+        """Read the weights.
 
         Args:
-            choice: `decades`: each decade of bytes moved weighs the same, and so does each problem inside it; `equal`;
-                or the path of a CSV file with columns rows, hidden (or the operator's own axes), and optionally weight,
-                else 1, operator and dtype. Lines of one shape add up.
+            file: the path of a CSV file with columns rows, hidden (or the operator's own axes), and optionally weight,
+                else 1, operator and dtype. Lines of one shape add up. None for equal weights.
 
         Raises:
             UsageError: there is no such file, or one of its lines is wrong.
         """
-        self.choice = choice
-        self._entries = [] if choice in NAMED else _entries(Path(choice))
+        self._file = file
+        self._entries = [] if file is None else _entries(Path(file))
 
-    def of(self, spec: OperatorSpec, key: Key, shapes: Sequence[Shape]) -> NDArray[np.int64]:
-        """Weight of each problem, int64, at least 1, `WEIGHT` on average; `shapes` has no duplicates.
+    def of(self, key: Key, shapes: Sequence[Shape]) -> NDArray[np.int64] | None:
+        """Weight of each problem, int64, at least 1, `WEIGHT` on average; None for equal weights.
 
-        A file has a weight for each of the shapes: see `weighed`.
+        `shapes` has no duplicates, and a file has a weight for each of them: see `weighed`.
         """
-        problems = [Problem.at(key, shape) for shape in shapes]
-        if self.choice == EQUAL:
-            return _apportioned([Fraction(1)] * len(problems))
-        if self._entries:
-            return _apportioned(self._listed(key, shapes), least=1)
-        decades = [_decade(spec.bytes_moved(problem)) for problem in problems]
-        members = Counter(decades)
-        return _apportioned([Fraction(1, members[decade]) for decade in decades])
+        return _apportioned(self._listed(key, shapes)) if self._entries else None
 
-    def weighted(self, spec: OperatorSpec, matrix: TimingMatrix) -> TimingMatrix:
-        """A matrix of that operator with the weights of its problems."""
-        return replace(matrix, weights=self.of(spec, matrix.key, matrix.problems))
+    def weighted(self, matrix: TimingMatrix) -> TimingMatrix:
+        """A matrix with the weights of its problems."""
+        return replace(matrix, weights=self.of(matrix.key, matrix.problems))
 
     def _listed(self, key: Key, shapes: Sequence[Shape]) -> list[Fraction]:
         """The weight that a file has for each problem; 0 for none."""
@@ -118,11 +105,11 @@ class Weighting:
         if len(unmet) == len(self._entries):
             first = self._entries[0]
             raise UsageError(
-                f"{self.choice} has no measured shape, its first is {_text(first)}: expected measured shapes "
+                f"{self._file} has no measured shape, its first is {_text(first)}: expected measured shapes "
                 "(a sweep with --shapes FILE measures those of a file)"
             )
         count = f"{len(unmet)} line{'s' * (len(unmet) > 1)}"
-        return [f"{count} of {self.choice} match no measurement, the first is {_text(unmet[0])}"] if unmet else []
+        return [f"{count} of {self._file} match no measurement, the first is {_text(unmet[0])}"] if unmet else []
 
 
 def _entries(path: Path) -> list[_WeightLine]:
@@ -159,17 +146,12 @@ def _text(entry: _WeightLine) -> str:
     return f"{' x '.join(map(str, entry.shape))}{f' of {kind[:40]!r}' if kind else ''} ({entry.place})"
 
 
-def _decade(size: int) -> int:
-    """Exponent of the power of ten at or below a positive integer: 0 for 1 to 9, 6 for a million."""
-    return len(str(size)) - 1
-
-
-def _apportioned(shares: Sequence[Fraction], least: int = 0) -> NDArray[np.int64]:
-    """Integers with the mean `WEIGHT`: `least` each, the rest in proportion to the shares, by largest remainder.
+def _apportioned(shares: Sequence[Fraction]) -> NDArray[np.int64]:
+    """Integers with the mean `WEIGHT`: 1 each, the rest in proportion to the shares, by largest remainder.
 
     Of equal remainders the first is taken.
     """
-    whole = (WEIGHT - least) * len(shares)
+    whole = (WEIGHT - 1) * len(shares)
     total = sum(shares)
     exact = [share * whole / total for share in shares]
     weights = [int(value) for value in exact]
@@ -177,4 +159,4 @@ def _apportioned(shares: Sequence[Fraction], least: int = 0) -> NDArray[np.int64
     first = sorted(range(len(shares)), key=lambda index: (weights[index] - exact[index], index))[:short]
     for index in first:
         weights[index] += 1
-    return np.array(weights, np.int64) + least
+    return np.array(weights, np.int64) + 1

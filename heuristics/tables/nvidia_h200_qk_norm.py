@@ -3,8 +3,8 @@
 # NVIDIA H200, sm_90, 132 SMs: 5223 measurements, 2026-11-28
 # qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128 bfloat16: 25 regions, loss 0.0 % (worst 1.9 %); 1 leaf of the default config, unmeasured; float16, float32 unmeasured
 # qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128:batch_invariant bfloat16: 6 regions, loss 4.6 % (worst 35.6 %); 1 leaf of the default config, unmeasured; float16, float32 unmeasured
-# qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128 bfloat16: 20 regions, loss 0.1 % (worst 3.1 %); float16, float32 unmeasured
-# qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128:batch_invariant bfloat16: 24 regions, loss 8.3 % (worst 48.2 %) at 95 of 97 shapes; float16, float32 unmeasured
+# qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128 bfloat16: 20 regions, loss 0.1 % (worst 1.9 %); float16, float32 unmeasured
+# qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128:batch_invariant bfloat16: 23 regions, loss 8.3 % (worst 48.2 %) at 95 of 97 shapes; float16, float32 unmeasured
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -17,40 +17,46 @@ def qk_norm_heads_q_32_heads_k_8_heads_48_rotary_dim_128_bfloat16(
     rows: int,
     hidden: int,
 ) -> "Config":
-    if hidden <= 256:
-        if rows >= 5:
-            if hidden <= 180:
-                if rows >= 20:
-                    if hidden <= 64:
-                        if rows >= 448:
-                            if rows >= 4608:
-                                return BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_16
-                            return BLOCK_ROW_32_WARPS_4
-                        return BLOCK_ROW_16_WARPS_4
-                    if rows >= 50:
-                        if hidden <= 128:
-                            if rows >= 140:
-                                if hidden <= 100:
-                                    if rows >= 512:
-                                        if rows >= 640:
-                                            if rows >= 8192:
-                                                return BLOCK_ROW_8_WARPS_1
-                                            return BLOCK_ROW_16_WARPS_4
+    if hidden <= 180:
+        if rows >= 2:
+            if rows >= 20:
+                if hidden <= 64:
+                    if rows >= 448:
+                        if rows >= 4608:
+                            return BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_16
+                        return BLOCK_ROW_32_WARPS_4
+                    return BLOCK_ROW_16_WARPS_4
+                if rows >= 50:
+                    if hidden <= 128:
+                        if rows >= 140:
+                            if hidden <= 100:
+                                if rows >= 448:
+                                    if rows >= 845:
+                                        if rows >= 8192:
+                                            return BLOCK_ROW_8_WARPS_1
+                                        return BLOCK_ROW_16_WARPS_4
+                                    if hidden <= 90:
                                         return BLOCK_ROW_32_WARPS_4
-                                    return BLOCK_ROW_16_WARPS_4
-                                if hidden <= 127:
-                                    return BLOCK_ROW_16_WARPS_4
-                                if rows >= 1792:
-                                    if rows >= 18432:
-                                        return BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_16
-                                    return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_16
+                                    return BLOCK_ROW_32_WARPS_8
                                 return BLOCK_ROW_16_WARPS_4
-                            return BLOCK_ROW_8_WARPS_4
-                        if rows >= 8192:
-                            return BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_4
-                        return BLOCK_ROW_16_WARPS_4
-                    return BLOCK_ROW_16_WARPS_8
-                return BLOCK_ROW_8_WARPS_4
+                            if hidden <= 127:
+                                return BLOCK_ROW_16_WARPS_4
+                            if rows >= 1690:
+                                if rows >= 18432:
+                                    return BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_16
+                                return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_16
+                            return BLOCK_ROW_16_WARPS_4
+                        return BLOCK_ROW_8_WARPS_4
+                    if rows >= 8192:
+                        return BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_4
+                    return BLOCK_ROW_16_WARPS_4
+                return BLOCK_ROW_16_WARPS_8
+            return BLOCK_ROW_8_WARPS_4
+        if hidden <= 127:
+            return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_4
+        return BLOCK_ROW_4_WARPS_4
+    if hidden <= 256:
+        if rows >= 9:
             if rows >= 80:
                 if hidden <= 255:
                     return BLOCK_ROW_16_WARPS_4
@@ -58,12 +64,6 @@ def qk_norm_heads_q_32_heads_k_8_heads_48_rotary_dim_128_bfloat16(
                     return BLOCK_ROW_16_WARPS_8_PROGRAMS_PER_SM_16
                 return BLOCK_ROW_16_WARPS_8
             return BLOCK_ROW_8_WARPS_8
-        if hidden <= 64:
-            return BLOCK_ROW_4_WARPS_4
-        if hidden <= 127:
-            return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_4
-        if hidden <= 128:
-            return BLOCK_ROW_8_WARPS_4
         return BLOCK_ROW_4_WARPS_4
     return WARPS_32
 
@@ -89,10 +89,10 @@ def qk_norm_backward_heads_q_32_heads_k_8_heads_48_rotary_dim_128_bfloat16(
     rows: int,
     hidden: int,
 ) -> "Config":
-    if hidden <= 128:
+    if hidden <= 256:
         if rows >= 2:
             if hidden <= 64:
-                if rows >= 20:
+                if rows >= 10:
                     if rows >= 192:
                         if rows >= 640:
                             if rows >= 66560:
@@ -100,33 +100,33 @@ def qk_norm_backward_heads_q_32_heads_k_8_heads_48_rotary_dim_128_bfloat16(
                             return BLOCK_ROW_64_WARPS_8_PROGRAMS_PER_SM_2
                         return BLOCK_ROW_64_WARPS_4_PROGRAMS_PER_SM_4
                     return BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_4
-                return BLOCK_ROW_4_WARPS_4_PROGRAMS_PER_SM_4
-            if rows >= 64:
-                if rows >= 1152:
-                    if rows >= 3072:
-                        if rows >= 16384:
-                            return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4
-                        if hidden <= 90:
-                            return BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_8
-                        return BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_2
-                    return BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_8
-                return BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_4
-            return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4
-        return WARPS_1_PROGRAMS_PER_SM_1
-    if hidden <= 256:
-        if rows >= 4:
+                return BLOCK_ROW_4_WARPS_4_PROGRAMS_PER_SM_1
+            if hidden <= 128:
+                if rows >= 64:
+                    if rows >= 1152:
+                        if rows >= 3072:
+                            if rows >= 16384:
+                                return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4
+                            if hidden <= 90:
+                                return BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_8
+                            return BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_2
+                        return BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_8
+                    return BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_4
+                return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4
             if rows >= 140:
                 if rows >= 896:
-                    if rows >= 3072:
+                    if rows >= 2560:
                         if hidden <= 255:
-                            return BLOCK_ROW_64_WARPS_16_PROGRAMS_PER_SM_1
+                            if rows >= 5120:
+                                return BLOCK_ROW_64_WARPS_16_PROGRAMS_PER_SM_1
+                            return BLOCK_ROW_8_WARPS_4_STAGES_3_PROGRAMS_PER_SM_4
                         if rows >= 16384:
                             return BLOCK_ROW_8_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8
-                        return BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_8
+                        return BLOCK_ROW_16_WARPS_4_STAGES_3_PROGRAMS_PER_SM_2
                     return BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_8
                 return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_8
             return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4
-        return WARPS_2_PROGRAMS_PER_SM_1
+        return WARPS_1_PROGRAMS_PER_SM_1
     return BLOCK_ROW_8_WARPS_32_PROGRAMS_PER_SM_16
 
 
@@ -174,9 +174,7 @@ def qk_norm_backward_heads_q_32_heads_k_8_heads_48_rotary_dim_128_batch_invarian
         return BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4
     if hidden <= 256:
         if rows >= 11264:
-            if rows >= 23552:
-                return BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_32
-            return BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_16
+            return BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_32
         if rows >= 256:
             return BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_8
         return BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_4
@@ -279,7 +277,6 @@ class Config(NamedTuple):
 
 
 WARPS_1_PROGRAMS_PER_SM_1 = Config(num_warps=1, programs_per_sm=1)
-WARPS_2_PROGRAMS_PER_SM_1 = Config(num_warps=2, programs_per_sm=1)
 WARPS_32 = Config(num_warps=32)
 BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_4 = Config(
     block_row=2,
@@ -334,21 +331,16 @@ BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_8 = Config(
     num_warps=2,
     programs_per_sm=8,
 )
-BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_16 = Config(
-    block_row=4,
-    num_warps=2,
-    programs_per_sm=16,
-)
 BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_32 = Config(
     block_row=4,
     num_warps=2,
     programs_per_sm=32,
 )
 BLOCK_ROW_4_WARPS_4 = Config(block_row=4, num_warps=4)
-BLOCK_ROW_4_WARPS_4_PROGRAMS_PER_SM_4 = Config(
+BLOCK_ROW_4_WARPS_4_PROGRAMS_PER_SM_1 = Config(
     block_row=4,
     num_warps=4,
-    programs_per_sm=4,
+    programs_per_sm=1,
 )
 BLOCK_ROW_8_WARPS_1 = Config(block_row=8, num_warps=1)
 BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_2 = Config(
@@ -372,6 +364,12 @@ BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_16 = Config(
     programs_per_sm=16,
 )
 BLOCK_ROW_8_WARPS_4 = Config(block_row=8, num_warps=4)
+BLOCK_ROW_8_WARPS_4_STAGES_3_PROGRAMS_PER_SM_4 = Config(
+    block_row=8,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=4,
+)
 BLOCK_ROW_8_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8 = Config(
     block_row=8,
     num_warps=4,
@@ -401,6 +399,12 @@ BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_16 = Config(
     num_warps=4,
     programs_per_sm=16,
 )
+BLOCK_ROW_16_WARPS_4_STAGES_3_PROGRAMS_PER_SM_2 = Config(
+    block_row=16,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+)
 BLOCK_ROW_16_WARPS_8 = Config(block_row=16, num_warps=8)
 BLOCK_ROW_16_WARPS_8_PROGRAMS_PER_SM_16 = Config(
     block_row=16,
@@ -423,6 +427,7 @@ BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_16 = Config(
     num_warps=4,
     programs_per_sm=16,
 )
+BLOCK_ROW_32_WARPS_8 = Config(block_row=32, num_warps=8)
 BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_2 = Config(
     block_row=32,
     num_warps=8,
@@ -518,7 +523,7 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 #   "sha256:5d6d7864154659a4ba69e2769deb4b4c2ffe6fd838d5b4d8d91c9b319eb19994"},
 # "command": {"store": "nvidia-h200-qk-norm", "options": {"leaves": 40,
 #   "batch_invariant": true}, "out": "nvidia_h200_qk_norm.py"},
-# "body": "sha256:7733eec3b346d2d93bb23282876e081f4ea9ab8dd62d3bded70bdd644914a467",
+# "body": "sha256:1ed27404486edb79175821e6a31a1e1d49328436f058ee6c5f22c72fb70c3cee",
 # "without_data": [["qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128", "float16",
 #   "bfloat16"], ["qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128", "float32",
 #   "bfloat16"],
@@ -537,28 +542,27 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 #   plane, 5 % of 51584 configs"],
 # "functions": [
 # {"key": ["qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128", "bfloat16"],
-#   "figures": {"leaves": 25, "asked": 40, "configs": 14, "loss": {"mean": -729,
-#   "plain": -443, "ninetieth": 2975, "worst": 18773, "problems": 128, "luck": 2055},
-#   "gap": 25, "cross_validated": 11099, "plain_validated": 9999, "worst_validated":
-#   82031, "extrapolated": 49578, "unmeasured": 1}},
+#   "figures": {"leaves": 25, "asked": 40, "configs": 15, "loss": {"mean": -523,
+#   "plain": -523, "ninetieth": 3862, "worst": 18346, "problems": 128, "luck": 1864},
+#   "gap": 0, "cross_validated": 3817, "plain_validated": 3817, "worst_validated":
+#   82031, "unmeasured": 1}},
 # {"key": ["qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128:batch_invariant",
 #   "bfloat16"], "figures": {"leaves": 6, "asked": 6, "configs": 5, "loss": {"mean":
-#   47815, "plain": 45239, "ninetieth": 152878, "worst": 304443, "problems": 128,
-#   "luck": 2055}, "gap": 0, "limits": " of hidden, then rows, with one order of a row's
-#   sum a hidden size", "cross_validated": 138476, "plain_validated": 137228,
-#   "worst_validated": 1352005, "unmeasured": 1}, "beside": {"mean": 48543, "worst":
-#   305363, "problems": 128, "bounded": 0}},
+#   45239, "plain": 45239, "ninetieth": 152878, "worst": 304443, "problems": 128,
+#   "luck": 1864}, "gap": 0, "limits": " of hidden, then rows, with one order of a row's
+#   sum a hidden size", "cross_validated": 137228, "plain_validated": 137228,
+#   "worst_validated": 1352005, "unmeasured": 1}, "beside": {"mean": 45761, "worst":
+#   300549, "problems": 128, "bounded": 0}},
 # {"key": ["qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128", "bfloat16"],
-#   "figures": {"leaves": 20, "asked": 36, "configs": 16, "loss": {"mean": 435, "plain":
-#   691, "ninetieth": 3399, "worst": 30988, "problems": 97, "luck": 493}, "gap": 34,
-#   "cross_validated": 18758, "plain_validated": 15937, "worst_validated": 112230,
-#   "extrapolated": 110749}},
+#   "figures": {"leaves": 20, "asked": 36, "configs": 17, "loss": {"mean": 575, "plain":
+#   575, "ninetieth": 3399, "worst": 18857, "problems": 97, "luck": 393}, "gap": 0,
+#   "cross_validated": 8073, "plain_validated": 8073, "worst_validated": 222046}},
 # {"key":
 #   ["qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128:batch_invariant",
-#   "bfloat16"], "figures": {"leaves": 24, "asked": 24, "configs": 19, "loss": {"mean":
-#   97381, "plain": 79382, "ninetieth": 197458, "worst": 393227, "problems": 95, "luck":
-#   511, "untimed": 2, "bound": 85079}, "gap": 281, "limits": " of hidden, then rows,
-#   with one order of a row's sum a hidden size", "cross_validated": 336837,
-#   "plain_validated": 362944, "worst_validated": 775758}, "beside": {"mean": 97003,
-#   "worst": 395465, "problems": 95, "bounded": 2}}
+#   "bfloat16"], "figures": {"leaves": 23, "asked": 23, "configs": 18, "loss": {"mean":
+#   79800, "plain": 79800, "ninetieth": 197458, "worst": 393227, "problems": 95, "luck":
+#   401, "untimed": 2, "bound": 85489}, "gap": 410, "limits": " of hidden, then rows,
+#   with one order of a row's sum a hidden size", "cross_validated": 417335,
+#   "plain_validated": 417335, "worst_validated": 938151}, "beside": {"mean": 79248,
+#   "worst": 393542, "problems": 95, "bounded": 2}}
 # ]}

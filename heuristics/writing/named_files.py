@@ -12,7 +12,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.baseline import NAMES, Incumbents
 from normtune.heuristics.fitting.baseline import baseline as incumbents
 from normtune.heuristics.fitting.options import FitOptions
-from normtune.heuristics.regret.weights import NAMED, Weighting
+from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.writing.regenerate import command_of
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Header
@@ -51,14 +51,14 @@ def inside(option: str, name: str, table: Path) -> Path:
     return file
 
 
-def weights(options: FitOptions, table: Path) -> str:
-    """The value of `--weights` in a header: the name of a weighting, or the path of a file of weights.
+def weights(options: FitOptions, table: Path) -> str | None:
+    """The path of the file of `--weights` in a header; None without one.
 
     Raises:
         NormtuneError: the file is outside of the repository, unreadable, or not a file of weights.
     """
-    if options.weights in NAMED:
-        return options.weights
+    if options.weights is None:
+        return None
     file = inside("--weights", options.weights, table)
     if reason := unreadable(file):
         raise NormtuneError(f"--weights of its command names {locate.quoted(file)}, which {reason}: put it back")

@@ -20,10 +20,6 @@ _HEADINGS = (
     ("", "", "", "", "plain", "", "cross-", ""),
     ("dtype", "leaves", "configs", "mean", "mean", "worst", "validated", "gap"),
 )
-_COUNTED = {
-    "decades": "decades of bytes moved have equal weights in a mean, problems in a plain mean",
-    "equal": "all problems have equal weights",
-}
 
 
 def verdict(fit: Fit) -> Iterable[str]:
@@ -135,7 +131,7 @@ def _of(key: Key, donor: Key) -> str:
 def figures(fit: Fit) -> Iterable[str]:
     """What `verdict` leaves out: all figures, operator by operator."""
     yield "Slower than the best config of each problem, in percent;"
-    yield _COUNTED.get(fit.weights, f"problems have the weights of {fit.weights} in a mean") + ":"
+    yield f"problems have {f'the weights of {fit.weights}' if fit.weights else 'equal weights'} in a mean:"
     yield ""
     for heading in _HEADINGS:
         yield _row(heading)
@@ -158,7 +154,6 @@ def figures(fit: Fit) -> Iterable[str]:
     if lucky:
         yield f"means are too low by at most {percent_up(lucky)}, as a shape's best is chosen on half of the blocks"
         yield "and scored on the others; a mean below 0 is about 0"
-    yield from _extrapolated(fit)
     yield from (f"searched: {line}" for line in fit.searched)
     yield from _batch_invariant(fit)
     for key, numbers in fit.with_data().items():
@@ -180,14 +175,6 @@ def certificate(numbers: Figures) -> str:
 
 def _within(gap: int) -> str:
     return f"within {percent_up(gap)} of " if gap > 0 else ""
-
-
-def _extrapolated(fit: Fit) -> Iterable[str]:
-    """Loss of all functions beyond the fitted sizes."""
-    pairs = [(function.key, loss) for function in fit.functions if (loss := function.figures.extrapolated) is not None]
-    if pairs:
-        yield "cross-validated: between fitted sizes; the losses beyond the fitted sizes are"
-        yield from (f"  {percent(loss):>8} {key}" for key, loss in pairs)
 
 
 def _batch_invariant(fit: Fit) -> Iterable[str]:

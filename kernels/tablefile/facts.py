@@ -32,7 +32,7 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(kind: Any, value: Any, name: str) -> Any:
-    """JSON as a value of a type, the inverse of `encoded`.
+    """JSON as a value of a type, the inverse of `encoded`; fields of another version are left out.
 
     Args:
         kind: a class of named tuples; `Key`, which is a list of text and dtype; `int`, `str`, `bool`,
@@ -61,10 +61,11 @@ def decoded(kind: Any, value: Any, name: str) -> Any:
         return {key: decoded(args[1], item, f"{name}.{key[:_MOST_CHARACTERS]}") for key, item in value.items()}
     elif hasattr(kind, "_fields") and isinstance(value, dict):
         hints, required = _hints(kind), {*kind._fields} - {*kind._field_defaults}
-        if required <= set(value) <= set(hints):
-            return kind(**{field: decoded(hints[field], item, f"{name}.{field}") for field, item in value.items()})
-        odd = ", ".join(sorted(required ^ (set(value) & required)) or sorted(set(value) - set(hints)))
-        raise ValueError(f"{name} lacks, or does not have, {odd[:_MOST_CHARACTERS]}")
+        if missing := required - set(value):
+            raise ValueError(f"{name} lacks {', '.join(sorted(missing))[:_MOST_CHARACTERS]}")
+        return kind(
+            **{field: decoded(hints[field], item, f"{name}.{field}") for field, item in value.items() if field in hints}
+        )
     elif type(value) is kind:
         return value
     raise ValueError(f"{name} is {repr(value)[:_MOST_CHARACTERS]}, expected {_type_name(kind)}")

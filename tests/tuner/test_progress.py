@@ -138,12 +138,12 @@ def test_a_spent_budget_says_what_the_rest_takes(summary):
 
 def test_the_plan_says_what_it_leaves_out():
     wanted = problems(["rms_norm_forward"], ["bfloat16"], [(1, 64), (4096, 1024), (65536, 4096)])
-    chosen = fitting(plan(wanted, "portfolio", TARGET)._replace(reduced=7), 4 << 30)
+    chosen = fitting(plan(wanted, "portfolio", TARGET), 4 << 30)
     count, left_out = plan_lines(backlog_of(chosen, known=5))
     assert count.startswith(f"2 problems, {chosen.cells()} configs to time (")
     assert count.endswith("; 5 more problems are stored already")
     assert left_out == (
-        f"left out: 7 problems and {chosen.pruned['only in the default space']} configs that only the effort default "
+        f"left out: {chosen.pruned['only in the default space']} configs that only the effort default "
         "has; 1 problems that do not fit into the free memory (the largest that does: rms_norm_forward bfloat16 "
         "4096 x 1024)"
     )

@@ -66,7 +66,7 @@ def test_what_makes_no_sense_is_refused(tmp_path, options, message):
     [
         ({"until_percent": 0}, "until_percent is 0: expected a loss over 0 and at most 10.0 percent"),
         ({"until_percent": 11}, "until_percent is 11"),
-        ({"grid": "quick"}, "grid and refine are both given"),
+        ({"grid": "recording"}, "grid and refine are both given"),
         ({"strategy": "exhaustive"}, "strategy and refine are both given"),
     ],
 )

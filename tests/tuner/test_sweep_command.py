@@ -292,7 +292,7 @@ def test_a_grid_has_the_hidden_sizes_that_an_operator_takes(monkeypatch):
         return {problem.hidden for problem in Request(operators=(name,), **asked).scope().problems}
 
     default = {hidden for _, hidden in GRIDS["default"]}
-    assert sizes("qk_norm") == sizes("qk_norm_backward", grid="quick") == {64, 80, 96, 112, 128, 160, 192, 256}
+    assert sizes("qk_norm") == sizes("qk_norm_backward", grid="recording") == {64, 80, 96, 112, 128, 160, 192, 256}
     assert sizes("qk_norm", hidden=(512,)) == {512}
     assert sizes("transpose_fp8") == default
     registered(monkeypatch, replace(operator("transpose_fp8"), max_hidden=4096))

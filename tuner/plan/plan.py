@@ -82,7 +82,6 @@ class Plan(NamedTuple):
         tasks: in the order of the request.
         pruned: number of (problem, config) pairs left out, by reason.
         oversized: problems left out because they exceed the device's free memory.
-        reduced: number of problems of the default grid left out by a smaller effort.
         too_large: number of problems of the user's shapes left out because they are larger than any of a grid.
         pools: of problems whose configs are too many to ask each for its launch: `pruned` does not count theirs.
     """
@@ -90,7 +89,6 @@ class Plan(NamedTuple):
     tasks: tuple[Task, ...]
     pruned: dict[str, int]
     oversized: tuple[Problem, ...] = ()
-    reduced: int = 0
     too_large: int = 0
     pools: tuple[Pool, ...] = ()
 

@@ -86,10 +86,7 @@ class SweepOptions(ScopeOptions):
         "or local to start one here. --device is then all, or a replay for each node.",
         "ADDRESS",
     )
-    grid: str | None = keyword(
-        "Shapes: `default`; `quick`, a third of these; `recording`, for a shipped table. Default: the grid of the "
-        "effort."
-    )
+    grid: str | None = keyword("Shapes: `default`; `recording`, for a shipped table. Default: the grid of the effort.")
     space: str | None = keyword(
         "Configs: `full`, all; `default`, those that were the best at some shape on an H200; `portfolio`, 16 that "
         "tables of measured GPUs choose for shapes nearby. Default: full with `plane`, portfolio with the effort "

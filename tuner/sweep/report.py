@@ -63,9 +63,8 @@ def plan_lines(backlog: Backlog) -> list[str]:
     ]
     left_out = []
     configs = plan.pruned.get(LEFT_OUT, 0)
-    if plan.reduced or configs:
-        reduced = f"{plan.reduced} problems and " if plan.reduced else ""
-        left_out.append(f"{reduced}{'other' if plan.pools else configs} configs that only the effort default has")
+    if configs:
+        left_out.append(f"{'other' if plan.pools else configs} configs that only the effort default has")
     if plan.too_large:
         left_out.append(f"{plan.too_large} problems of over {MAX_ELEMENTS} elements")
     if plan.oversized:
@@ -229,7 +228,6 @@ def plain_plan(backlog: Backlog) -> dict[str, Any]:
         "problems_known": backlog.known,
         "configs": backlog.cells,
         "binaries": backlog.binaries,
-        "problems_of_less_effort": plan.reduced,
         "problems_too_large": len(plan.oversized) + plan.too_large,
         "configs_left_out": plan.pruned,
         "large_spaces": _plain_large(plan.pools) if plan.pools else None,

@@ -198,10 +198,7 @@ class Request(SweepOptions):
                 chosen += of_listing
                 too_large += len(larger) * (len(of_listing) // len(pairs) if pairs else 1)
             return Scope([*dict.fromkeys(chosen)], too_large=too_large)
-        chosen = problems(keys, dtypes, partial(self._of_grid, grid))
-        if grid != "quick":
-            return Scope(chosen)
-        return Scope(chosen, len(problems(keys, dtypes, partial(self._of_grid, "default"))) - len(chosen))
+        return Scope(problems(keys, dtypes, partial(self._of_grid, grid)))
 
     def _of_grid(self, grid: str, spec: OperatorSpec) -> list[Shape]:
         """The shapes of a grid, or of the option's sizes, that an operator supports."""
@@ -223,16 +220,14 @@ class Scope(NamedTuple):
 
     Attributes:
         problems: the problems.
-        reduced, too_large: numbers of problems left out, see `plan.Plan`.
+        too_large: number of problems left out, see `plan.Plan`.
         refined: a table whose disputed shapes are measured instead; None without `refine`.
     """
 
     problems: list[Problem]
-    reduced: int = 0
     too_large: int = 0
     refined: RefinedTable | None = None
 
     def plan(self, space: str | ConfigsOf, target: Target, always: ConfigsOf, is_sampled: bool = False) -> Plan:
         """The plan of a space on these problems, with the configs that are always timed; as `plan.plan`."""
-        whole = plan(self.problems, space, target, always, is_sampled)
-        return whole._replace(reduced=self.reduced, too_large=self.too_large)
+        return plan(self.problems, space, target, always, is_sampled)._replace(too_large=self.too_large)

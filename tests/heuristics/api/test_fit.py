@@ -90,7 +90,7 @@ def test_one_time_a_config_is_enough(spec) -> None:
         for hidden in (256, 512, 1024, 2048)
         for warps in (4, 8, 16)
     ]
-    table = normtune.fit(pd.DataFrame(rows), **GPU, leaves=6, weights="equal")
+    table = normtune.fit(pd.DataFrame(rows), **GPU, leaves=6)
     (function,) = table.functions
     assert (function.figures.leaves, function.figures.loss.mean, function.figures.loss.worst) == (3, 0, 0)
     found = [table.lookup("toy", "bfloat16", 7, hidden).num_warps for hidden in (1, 512, 1024, 2048, 2049, 16384)]

@@ -310,7 +310,7 @@ def test_few_configs_are_chosen_under_the_other_conditions(configs: tuple[str, .
     lines = [f"{rows},1024,{block},{time}" for rows in (64, 128, 256) for block, time in ((1, 1.0), (2, 1.4), (3, 5))]
     lines += ["512,1024,1,3.0", "512,1024,2,1.4", "512,1024,3,1.0"]
     Path("times.csv").write_text("\n".join(["M,N,B,time", *lines]))
-    told = succeed(*merged("times.csv"), "--weights", "equal", "--leaves", "1", "--max-slowdown", "1.5", *configs)
+    told = succeed(*merged("times.csv"), "--leaves", "1", "--max-slowdown", "1.5", *configs)
     assert "40.0 % from the best possible" in told and "  worst     40.0 % slower than the best, at " in told
 
 

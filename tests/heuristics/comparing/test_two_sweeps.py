@@ -20,7 +20,7 @@ from normtune.results.records import Measurement
 
 FEW, MANY = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 16)
 ROWS, HIDDEN = (16, 1024), (128, 256, 512, 1024, 2048)
-EQUAL = FitOptions(leaves=2, weights="equal")
+EQUAL = FitOptions(leaves=2)
 
 
 def sweep(run, upto, slower=1.2, flipped=(), rows=ROWS, dtype="bfloat16"):

@@ -126,5 +126,5 @@ def test_files_are_seen_from_another_folder(tmp_path: Path, monkeypatch: pytest.
     Path("old.py").touch()
     seen = FitOptions(weights="mine.csv", baseline="old.py", leaves=2).seen_from(Path("a/b"))
     assert seen == FitOptions(weights="../../mine.csv", baseline="../../old.py", leaves=2)
-    for options in (FitOptions(baseline="liger"), FitOptions(weights="equal", baseline="nvidia-h200")):
+    for options in (FitOptions(baseline="liger"), FitOptions(baseline="nvidia-h200")):
         assert options.seen_from(Path("a/b")) == options

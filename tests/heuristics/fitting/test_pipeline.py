@@ -52,7 +52,7 @@ def test_the_number_of_leaves_bounds_the_tree_and_costs_regret(evidence: Evidenc
     assert [figures.leaves for figures in found] == [1, 2, 3]
     assert found[0].loss.mean > found[1].loss.mean > found[2].loss.mean
     # What they lose between sizes is told though it decides nothing.
-    assert found[0].cross_validated > found[2].cross_validated > 0 and found[2].plain_validated > 0
+    assert found[0].cross_validated > found[2].cross_validated and found[0].plain_validated > 0
 
 
 def test_what_is_told_of_other_sizes_is_what_a_fit_of_so_many_leaves_loses(measured) -> None:
@@ -61,7 +61,7 @@ def test_what_is_told_of_other_sizes_is_what_a_fit_of_so_many_leaves_loses(measu
         return 0.03 * abs(rows - math.log2(config.num_warps)) + 0.03 * abs(hidden - math.log2(config.block_row))
 
     data = measured(("", "bfloat16", each_size_its_own))
-    options = FitOptions(leaves=6, weights="equal", tie_percent=0.0, baseline="none")
+    options = FitOptions(leaves=6, tie_percent=0.0, baseline="none")
     found = fit(data, options)
     (function,) = found.functions
     assert [tree.leaves for tree in function.other_sizes] == [4, 8] and function.figures.leaves == 6
@@ -300,7 +300,8 @@ def test_of_too_many_sizes_the_nearest_are_not_told_apart_and_nothing_is_proved(
     assert found.functions[0].tree == Split("hidden", 512, Leaf(configs[0]), Leaf(configs[1]))
     assert found.functions[0].figures.loss.problems == 79
     assert found.functions[0].figures.joined == joined
-    assert ('"joined": true' in module_text(found, as_command("normtune fit"))) == joined
+    text = module_text(found, as_command("normtune fit")).replace("\n#  ", "")
+    assert ('"joined": true' in text) == joined
     told = [line for line in figures(found) if line.endswith("the nearest are merged, nothing is proved")]
     assert len(told) == joined
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from normtune.errors import UsageError
 from normtune.heuristics.regret.matrix import WEIGHT
 from normtune.heuristics.regret.weights import Weighting
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
-
-# `toy` in bfloat16 moves 2 bytes an element: 8 and 80 bytes, 800 and 8000, 8 MB.
 from normtune.results.evidence import Evidence
 
 TINY, SMALL, MIDDLE, LARGER, HUGE = (1, 4), (1, 40), (1, 400), (10, 400), (1000, 4000)
@@ -26,48 +25,24 @@ def file(tmp_path: Path):
     return write
 
 
-def of(choice: str, spec: OperatorSpec, shapes, variant: str = "", dtype: str = "bfloat16") -> list[int]:
-    return Weighting(choice).of(spec, spec.key(dtype, variant), shapes).tolist()
+def of(file: str, spec: OperatorSpec, shapes, variant: str = "", dtype: str = "bfloat16") -> list[int]:
+    return Weighting(file).of(spec.key(dtype, variant), shapes).tolist()
 
 
-def test_each_decade_of_bytes_counts_the_same(spec: OperatorSpec) -> None:
-    # 200 to 800 bytes are one decade of four shapes, 8 MB another with one.
-    found = of("decades", spec, [(1, 100), (1, 200), (2, 200), (1, 400), HUGE])
-    assert found == [2560, 2560, 2560, 2560, 10240]
+def test_weights_are_equal_without_a_file() -> None:
+    assert Weighting(None).of(Key.of("toy", "", "bfloat16"), [TINY, SMALL, HUGE]) is None
 
 
-def test_a_decade_begins_at_a_power_of_ten_exactly(spec: OperatorSpec) -> None:
-    # 998 bytes and 1000 bytes, and once more as 999998 and 1000000.
-    for shapes in ([(1, 499), (1, 500)], [(1, 499999), (1, 500000)]):
-        below, at = (of("decades", spec, [shape, shapes[0], (1, shapes[0][1] - 1)])[0] for shape in shapes)
-        assert below == WEIGHT, "three of one decade count the same"
-        assert at == pytest.approx(1.5 * WEIGHT, abs=2), "alone in its decade it counts as much as the other two"
-
-
-def test_bytes_are_those_of_the_dtype(spec: OperatorSpec) -> None:
-    shapes = [(1, 300), (1, 100), (1, 100000)]  # 600 or 1200 bytes, 200 or 400, 2e5 or 4e5
-    assert of("decades", spec, shapes)[0] < WEIGHT
-    assert of("decades", spec, shapes, dtype="float32") == [WEIGHT] * 3
-
-
-def test_equal_is_equal(spec: OperatorSpec) -> None:
-    assert of("equal", spec, [TINY, SMALL, HUGE]) == [WEIGHT] * 3
-
-
-@given(sizes=st.lists(st.tuples(st.integers(1, 2**20), st.integers(1, 2**15)), min_size=1, max_size=40, unique=True))
-def test_weights_sum_to_exactly_as_much_and_none_is_nothing(real: OperatorSpec, sizes) -> None:
-    for choice in ("decades", "equal"):
-        found = Weighting(choice).of(real, real.key("bfloat16"), sizes)
-        assert found.dtype == np.int64
-        assert found.sum() == WEIGHT * len(sizes)
-        assert found.min() >= 1
-
-
-@pytest.fixture(scope="session")
-def real() -> OperatorSpec:
-    from normtune.kernels.operator import operator
-
-    return operator("rms_norm_forward")
+@given(weights=st.lists(st.integers(1, 10**9), min_size=1, max_size=40))
+def test_weights_sum_to_exactly_as_much_and_none_is_nothing(tmp_path_factory, weights: list[int]) -> None:
+    path = tmp_path_factory.mktemp("weights") / "mix.csv"
+    path.write_text(
+        "rows,hidden,weight\n" + "".join(f"{place},8,{weight}\n" for place, weight in enumerate(weights, 1))
+    )
+    found = Weighting(str(path)).of(Key.of("toy", "", "bfloat16"), [(place, 8) for place, _ in enumerate(weights, 1)])
+    assert found is not None and found.dtype == np.int64
+    assert found.sum() == WEIGHT * len(weights)
+    assert found.min() >= 1
 
 
 def test_a_file_weighs_what_it_lists_and_the_others_next_to_nothing(file, spec: OperatorSpec) -> None:
@@ -86,9 +61,7 @@ def test_a_line_may_name_operator_variant_and_dtype(file, spec: OperatorSpec) ->
 
     def heavy(variant: str, dtype: str) -> list[int]:
         weighting = Weighting(path)
-        return [
-            place for place, weight in enumerate(weighting.of(spec, spec.key(dtype, variant), shapes)) if weight > 1
-        ]
+        return [place for place, weight in enumerate(weighting.of(spec.key(dtype, variant), shapes)) if weight > 1]
 
     assert heavy("", "bfloat16") == [0]
     assert heavy("no_keep", "bfloat16") == [0, 1]
@@ -112,7 +85,7 @@ def test_shapes_without_weight_are_left_out_and_lines_without_a_shape_are_told(f
     assert weighting.notes(two_dtypes) == [
         f"2 lines of {path} match no measurement, the first is 9 x 9 ({path}, line 4)"
     ]
-    assert Weighting("decades").weighed(two_dtypes) is two_dtypes and Weighting("decades").notes(two_dtypes) == []
+    assert Weighting(None).weighed(two_dtypes) is two_dtypes and Weighting(None).notes(two_dtypes) == []
 
 
 def test_a_file_that_meets_nothing_is_refused(file, two_dtypes: Evidence) -> None:
@@ -123,7 +96,7 @@ def test_a_file_that_meets_nothing_is_refused(file, two_dtypes: Evidence) -> Non
 
 def test_a_file_of_shapes_alone_weighs_each_line_the_same(file, spec: OperatorSpec) -> None:
     lines = file("rows,hidden\n1,4\n1,40\n"), file("rows,hidden,weight\n1,4,1\n1,40,1\n")
-    one, other = (Weighting(path).of(spec, spec.key("bfloat16"), [TINY, SMALL]).tolist() for path in lines)
+    one, other = (Weighting(path).of(spec.key("bfloat16"), [TINY, SMALL]).tolist() for path in lines)
     assert one == other == [WEIGHT, WEIGHT]
 
 

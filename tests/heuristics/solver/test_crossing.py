@@ -15,6 +15,7 @@ from normtune.heuristics.solver.crossing import at_crossings
 from normtune.heuristics.solver.optimum import Optima
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
+from normtune.kernels.target import MOST_SMS
 from normtune.tests.heuristics.made_up import matrix_of
 
 FEW, MANY = RMSNormConfig("row", 1, 8), RMSNormConfig("row", 1, 16)
@@ -51,6 +52,28 @@ def test_hidden_sizes_of_the_region_count_together_by_weight(legality) -> None:
     assert at_crossings(matrix, legality, apart) == Split(
         "hidden", 128, TREE._replace(threshold=1280), TREE._replace(threshold=3072)
     )
+
+
+def test_each_hidden_size_is_interpolated_between_its_own_nearest_rows(legality) -> None:
+    """The measured rows beside the threshold are 1024 and 4096; no hidden size has both."""
+    shapes = [(256, 128), (1024, 256), (4096, 128), (16384, 256)]
+    # Of 128, -40 at 256 rows and 40 at 4096, so 0 at 1024. Of 256, -30 at 1024 rows and 90 at 16384, so 30 at 4096.
+    # Together -30 and 70, which cross at 0.3 of the gap: 1024 * 4**0.3 = 1552.
+    assert at_crossings(made([0, 0, 40, 90], [40, 30, 0, 0], shapes), legality, TREE).threshold == 1536
+    # A row count at which a config has no time is passed over.
+    shapes, usable = [(1024, 128), (3072, 128), (4096, 128)], [[True, True], [True, False], [True, True]]
+    assert at_crossings(made([0, 30, 70], [10, 0, 0], shapes, None, usable), legality, TREE).threshold == 1280
+
+
+@pytest.mark.parametrize(("below", "above"), [(10, 70), (100, 100), (75, 25)])
+def test_a_threshold_lies_where_a_wave_of_programs_is_full(legality, below: int, above: int) -> None:
+    """132 multiprocessors hold 8 programs of 8 warps each, and 4 of 16: 1056 rows, in one and in two waves."""
+    matrix = made([0, above], [below, 0], [(1024, 128), (1536, 128)])
+    tree = TREE._replace(threshold=1280)
+    assert at_crossings(matrix, legality, tree).threshold == 1057
+    # Between 2048 and 4096 rows each has several, and a gap from 1024 to 4096 is wide.
+    matrix = made([0, above], [below, 0], [(2048, 128), (4096, 128)])
+    assert at_crossings(matrix, legality, TREE._replace(threshold=3072)).threshold % 132 != 1
 
 
 def test_an_assumed_time_counts(legality) -> None:
@@ -103,9 +126,10 @@ def test_measured_sizes_keep_their_configs(legality, seed: int) -> None:
     assert at_crossings(matrix, legality, moved) == moved
 
 
-@given(st.integers(1, 2**20), st.integers(2, 64), st.integers(1, 10**6), st.integers(1, 10**6))
+@given(st.integers(1, 2**8), st.integers(2, 64), st.integers(1, 10**6), st.integers(1, 10**6))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
 def test_the_threshold_is_near_the_crossing(legality, low: int, times: int, below: int, above: int) -> None:
+    legality.target = legality.target._replace(sms=MOST_SMS)  # no wave is ever full
     high = low * times
     matrix = made([0, above], [below, 0], [(low, 128), (high, 128)])
     threshold = at_crossings(matrix, legality, TREE._replace(threshold=high)).threshold

@@ -8,7 +8,7 @@ import pytest
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import bins, few_configs, losses, solve
-from normtune.heuristics.solver.cross_validation import cross_validated
+from normtune.heuristics.solver.cross_validation import cross_validated, left_out
 from normtune.heuristics.solver.crossing import at_crossings
 from normtune.heuristics.solver.simplify import cost_of, simplified
 from normtune.kernels.box import Box
@@ -16,6 +16,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Shape
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, distinct, leaves, regions
+from normtune.kernels.target import TARGETS
 from normtune.tests.heuristics.made_up import matrix_of
 
 AXES = ("rows", "hidden", "depth")
@@ -40,10 +41,14 @@ class InSpace(Legality):
 
     def __init__(self, limits: dict[Config, int] | None = None) -> None:
         self.spec = SimpleNamespace(whole=WHOLE)  # type: ignore[assignment]
+        self.target = TARGETS["sm_90"]
         self.kept = None
         self._limits = limits or {}
         self._reach = {}
         self.asked = 0
+
+    def launch(self, config: Config, shape: Shape) -> None:
+        return None
 
     def reaches(self, config: Config, shape: Shape) -> bool:
         self.asked += 1
@@ -76,14 +81,11 @@ def test_few_configs_are_those_that_the_tree_needs() -> None:
     assert three is not None and len(three.configs) == 3 and three.mean == three.bound > 0
 
 
-def test_sizes_of_each_axis_are_left_out_in_turn() -> None:
-    found = cross_validated(planted(), InSpace(), 6)
-    assert [len(folds.weights) for folds in found.axes] == [6, 5, 5]
-    assert found.chosen() == 5
-    for folds in found.axes:
-        groups = range(len(folds.weights))
-        fewer, enough, more = (folds.mean(count, groups) for count in (4, 5, 6))
-        assert fewer is not None and enough is not None and fewer > enough == more
+def test_shapes_of_three_sizes_are_left_out_in_turn() -> None:
+    folds = left_out(np.array(planted().problems))
+    assert np.sum(folds) == len(planted().problems) - 8  # the corners
+    fewer, enough, more = (cross_validated(planted(), InSpace(), count)["cross_validated"] for count in (4, 5, 6))
+    assert fewer > enough == more
 
 
 def test_a_threshold_of_counts_moves_to_the_crossing_of_its_region() -> None:

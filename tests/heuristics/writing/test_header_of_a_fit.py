@@ -42,7 +42,6 @@ def options_of(draw: random.Random) -> FitOptions:
         max_configs=draw.choice([None, None, 2, 3]),
         tie_percent=draw.choice([0, 0.1, 1, 3]),
         max_slowdown=draw.choice([None, None, 1.3]),
-        weights=draw.choice(["decades", "equal"]),
     )
 
 

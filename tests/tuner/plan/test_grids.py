@@ -7,7 +7,7 @@ from normtune.tuner.plan.grids import MAX_ELEMENTS, shapes, shapes_of
 
 
 def test_sizes_of_the_grids():
-    assert 180 <= len(shapes("default")) <= 200
+    assert 160 <= len(shapes("default")) <= 175
     recording = shapes("recording")
     assert {rows for rows, _ in recording} == {2**power for power in range(19)} | {192, 320, 576, 768, 1536, 3072}
     for hidden in (
@@ -22,24 +22,30 @@ def test_a_replay_of_the_recording_has_every_default():
     assert set(shapes("default")) <= set(shapes("recording"))
 
 
-def test_the_quick_grid_is_an_even_third_with_its_corners():
-    whole, third = shapes("default"), shapes("quick")
-    assert set(third) < set(whole) and abs(3 * len(third) - len(whole)) <= 3
-    for axis in (0, 1):  # no size is without a shape, and none has many more than another
-        counts = [sum(shape[axis] == size for shape in third) for size in sorted({shape[axis] for shape in whole})]
-        assert min(counts) >= 2 and max(counts) <= 6
-    assert {(1, 64), (262144, 64), (1, 32768)} <= set(third)
+def test_the_default_grid_is_an_even_sixth_of_the_recording():
+    whole, sixth = shapes("recording"), shapes("default")
+    assert abs(6 * len(sixth) - len(whole)) <= 8
+    rows, hidden = (
+        [sum(shape[axis] == size for shape in sixth) for size in sorted({*sizes})]
+        for axis, sizes in enumerate(zip(*whole, strict=True))
+    )
+    assert min(rows) >= 2 and max(rows) <= 8  # each of the rows
+    assert hidden[1::2] == [0] * 22 and min(hidden[::2]) >= 4 and max(hidden) <= 9  # every second size
+    assert (1, 64) in sixth
 
 
 def test_own_sizes():
     assert shapes("default", [3, 1, 3], [96]) == [(1, 96), (3, 96)]
     assert shapes("default", [5], None) == [(5, hidden) for _, hidden in shapes("default", [1], None)]
+    rows, beside = zip(*shapes("default", [5], None), strict=True)
+    counts, _ = zip(*shapes("default", None, [96]), strict=True)
+    assert len(beside) == 16 and len(counts) == 13 and {*rows} == {5}
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("huge",), "unknown grid 'huge': expected one of default, quick, recording"),
+        (("huge",), "unknown grid 'huge': expected one of default, recording"),
         (("default", [0], None), "rows has 0: expected positive integers"),
         (("default", None, [-64]), "hidden has -64"),
         (("default", [1.5], None), "rows has 1.5"),

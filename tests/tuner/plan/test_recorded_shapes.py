@@ -204,8 +204,8 @@ def test_lines_without_an_operator_or_a_dtype_are_for_each(tmp_path) -> None:
 
 
 def test_the_count_is_the_weight(file) -> None:
-    spec = operator("rms_norm_forward")
-    weights = Weighting(str(file)).of(spec, spec.key("bfloat16"), [(16, 64), (1, 64)]).tolist()
+    key = operator("rms_norm_forward").key("bfloat16")
+    weights = Weighting(str(file)).of(key, [(16, 64), (1, 64)]).tolist()
     assert weights == [2 * 4096 - 1, 1]
 
 
