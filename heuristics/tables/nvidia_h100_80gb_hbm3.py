@@ -844,7 +844,7 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> "Config":
         return PARTS_WARPS_8_PER_SM_2
     if rows >= 80:
         if hidden <= 16384:
-            if rows >= 265:
+            if rows >= 512:
                 if hidden <= 8192:
                     if rows >= 1536:
                         return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
@@ -2354,7 +2354,7 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # "command": {"store": "nvidia-h100-80gb-hbm3", "options": {"leaves": 96, "tie_percent":
 #   0.05, "baseline": "none", "batch_invariant": true}, "out":
 #   "nvidia_h100_80gb_hbm3.py"},
-# "body": "sha256:015438a1d816ce1ebfd59a54ed8e6eff05700bca4ab40905018fa91996b670d3",
+# "body": "sha256:76ef631a8467ad7efb284a6bc28a06a7b0ad02286ac180fe639f2762b15328e2",
 # "searched": ["rms_norm_backward bfloat16: plane, 8 % of 596862 configs",
 #   "rms_norm_backward float16: plane, 6 % of 42729 configs", "rms_norm_backward
 #   float32: plane, 7 % of 122393 configs", "rms_norm_backward:no_dweight bfloat16:

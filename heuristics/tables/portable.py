@@ -308,7 +308,7 @@ def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> "Config":
             return ROW_WARPS_8_COLUMNS_16
         return PERSISTENT_WARPS_8_PER_SM_16_DEPENDENT
     if hidden <= 4608:
-        if rows >= 2113:
+        if rows >= 2304:
             return PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT
         return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT
     if hidden <= 8192:
@@ -1326,7 +1326,7 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 #   "sha256:0c94ef3f8144089b54d8eced06aa06fa76384735bd30ba091632400f34b08df9"},
 # "command": {"store": "nvidia-h200", "options": {"leaves": 48, "tie_percent": 0.05,
 #   "baseline": "none", "portable": true}, "out": "portable.py"},
-# "body": "sha256:0325afdcb5ee990ccd3fc14bdc4f4091bd4f7ae6cf6308ccda778d962d693805",
+# "body": "sha256:1df504e98ef09cfe0c91ee87a096f5168d31b7f698295dc4a8e0e5954c05898c",
 # "portable": true,
 # "searched": ["rms_norm_backward bfloat16: plane, 7 % of 601146 configs",
 #   "rms_norm_backward:no_dweight bfloat16: plane, 33 % of 37833 configs",
