@@ -34,9 +34,8 @@ from numpy.typing import NDArray
 
 from normtune.benchmarks.lib.some_problems import of_problems
 from normtune.benchmarks.places import folder_of
-from normtune.benchmarks.portfolio import Part, part_of
+from normtune.benchmarks.portfolio import Part, case_of, part_of
 from normtune.benchmarks.recorded_spaces import load
-from normtune.heuristics.fitting.case import Case, FitArguments
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.fixed_log import MILLION
@@ -70,11 +69,6 @@ def cost_of(part: Part) -> NDArray[np.float64]:
 def exact(part: Part, leaves: int) -> Chooser:
     """The tree of a fit of one function."""
     return of_tree(part, fit_function(case_of(part, part.matrix, FitOptions(leaves=leaves))).tree)
-
-
-def case_of(part: Part, matrix: TimingMatrix, options: FitOptions) -> Case:
-    """The data of a fit of a matrix of the part's operator."""
-    return FitArguments(part.target, options, None, {}).case(operator(matrix.key.operator), matrix)
 
 
 def of_tree(part: Part, tree: Any) -> Chooser:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from normtune.benchmarks.lib.some_problems import of_problems
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import FULL_SPACE, foreign
-from normtune.heuristics.fitting.case import FitArguments
+from normtune.heuristics.fitting.case import Case, FitArguments
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
@@ -69,6 +69,11 @@ def part_of(evidence: Evidence, name: str) -> Part:
     return Part(device.as_target(), matrix)
 
 
+def case_of(part: Part, matrix: TimingMatrix, options: FitOptions) -> Case:
+    """The data of a fit of a matrix of the part's operator."""
+    return FitArguments(part.target, options, None, {}).case(operator(matrix.key.operator), matrix)
+
+
 def measured(part: Part, candidates: Candidates) -> tuple[TimingMatrix, int]:
     """What a sweep of these candidates on the default grid would measure, and the number of configs timed."""
     spec, wanted = operator(part.matrix.key.operator), set(grids.shapes("default"))
@@ -94,9 +99,7 @@ def measured(part: Part, candidates: Candidates) -> tuple[TimingMatrix, int]:
 
 def fitted(part: Part, matrix: TimingMatrix) -> Any:
     """The tree that a fit with default options makes of a matrix."""
-    return fit_function(
-        FitArguments(part.target, FitOptions(), None, {}).case(operator(matrix.key.operator), matrix)
-    ).tree
+    return fit_function(case_of(part, matrix, FitOptions())).tree
 
 
 def losses(part: Part, answer: Answer) -> list[int | None]:

@@ -80,7 +80,7 @@ class Part(NamedTuple):
 
     Attributes:
         half: of the recording.
-        leaves: the most leaves of a function; None chooses by cross-validation.
+        leaves: the most leaves of a function; None for as many as by default.
         evidence: replaces a half of the recording.
         own: how the names of operators begin whose functions are fitted to a user's own shapes; empty for a half.
         is_relative: whether these operators have a recording of their own.
