@@ -23,9 +23,9 @@ from normtune.tuner.device.replay import ReplayEngine
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.search.registry import search
+from normtune.tuner.sweep.loop import Work, measure
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.summary import Best, Summary
-from normtune.tuner.sweep.sweep import Work, sweep
 
 # Seconds of a config's block on an H200, as long as its launches are short.
 BLOCK_SECONDS = 3.0e-4
@@ -60,9 +60,10 @@ def seconds(count: int, strategy: str, recording: str) -> float:
     whole = plan(problems([], ["bfloat16"], shapes("default")[::3]), "default", benches[0].target)
     ending = Ending()
     with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/store.db") as store:
-        begun = time.monotonic()
-        (summary,) = sweep([Work(benches, whole, search(strategy))], store, progress=ending)
-        return ending.ended - begun - summary.starting_seconds
+        work = Work.of(whole, search(strategy)(whole.tasks, {}), {})
+        start = time.monotonic()
+        measure([(work, benches)], store, display=ending)
+        return ending.ended - start
 
 
 def main() -> None:

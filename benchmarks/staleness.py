@@ -244,8 +244,8 @@ def on_gpu(case: Case, kind: str, seed: int, device: str, budget: float) -> dict
         bench.close()
     return outcome(case, kind, seed, asked, places) | {
         "seconds": round(time.monotonic() - begun, 1),
-        "races": len(done.measured),
-        "unfinished": done.left,
+        "races": len(done.summary.measured),
+        "unfinished": done.summary.left,
         "functions": [
             {
                 "function": str(one.key),

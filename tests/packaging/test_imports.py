@@ -90,7 +90,7 @@ def test_the_package_lists_its_public_names_and_no_other() -> None:
 def test_names_of_functions_win_over_those_of_modules() -> None:
     """`normtune.sweep` is a function, whatever modules of that name were imported."""
     import normtune.tuner.doctor
-    import normtune.tuner.sweep.sweep
+    import normtune.tuner.sweep.loop
 
     functions = normtune.sweep, normtune.doctor, normtune.fit, normtune.check, normtune.show, normtune.diff
     assert [function.__name__ for function in functions] == ["sweep", "doctor", "fit", "check", "show", "diff"]

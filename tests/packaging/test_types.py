@@ -21,10 +21,10 @@ from normtune.heuristics.writing.installing import Installed, Removed
 from normtune.tuner.checking.offline import CheckedTable
 from normtune.results.api import Exported
 from normtune.results.merge import Merged
-from normtune.tuner.sweep.api import Sweep
+from normtune.tuner.sweep.report import SweepResult
 
 def checked(frame: pd.DataFrame, store: Store) -> None:
-    assert_type(sweep("cuda:0", rows=[1, 64], budget_seconds=60), Sweep)
+    assert_type(sweep("cuda:0", rows=[1, 64], budget_seconds=60), SweepResult)
     assert_type(fit(frame, name="GPU", target="sm_90", leaves=4), Table)
     assert_type(fit(store, operators=["rms_norm_forward"]).figures(), pd.DataFrame)
     assert_type(fit(store, replaces="table.py"), Table)

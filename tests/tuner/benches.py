@@ -9,10 +9,11 @@ from normtune.results.records import ROUNDS_PER_BLOCK, Device, Outcome
 from normtune.tuner.device.engine import Phases
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
+from normtune.tuner.plan.resume import previous_of
 from normtune.tuner.search.rounds import timed
+from normtune.tuner.sweep import loop
 from normtune.tuner.sweep.progress import Silent
-from normtune.tuner.sweep.sweep import Work
-from normtune.tuner.sweep.sweep import sweep as sweep_all
+from normtune.tuner.sweep.summary import nothing_timed
 
 TARGET = TARGETS["sm_90"]
 DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
@@ -23,10 +24,32 @@ def small_plan():
     return plan(problems([], ["bfloat16"], shapes("default", [1, 64], [64, 128])), "default", TARGET)
 
 
-def sweep(bench, store, plan, strategy, budget_seconds=None, *, stored=None, key=None, **more):
+def search_of(plan, strategy, stored, retry_failed=False):
+    """The search over what is not stored."""
+    return strategy(plan.tasks, previous_of(stored, {task.problem.operator for task in plan.tasks}, retry_failed))
+
+
+def work_on(bench, store, plan, strategy, *, stored=None, key=None, retry_failed=False):
+    """The work of a search on devices such as this one."""
+    stored = store.coverage(bench.device, bench.regime) if stored is None else stored
+    return loop.Work.of(plan, search_of(plan, strategy, stored, retry_failed), stored, store.option, key)
+
+
+def sweep_on(
+    benches, store, plan, strategy, budget_seconds=None, *, display=None, joining=None, clock=time.monotonic, **more
+):
+    """The summary of a sweep of like devices."""
+    work = work_on(benches[0], store, plan, strategy, **more)
+    if work.backlog.tasks:
+        loop.measure([(work, benches)], store, budget_seconds, display, joining, clock=clock)
+    else:
+        work.summary.phases = nothing_timed(benches[0].regime)
+    return work.summary
+
+
+def sweep(bench, store, *requested, **more):
     """The summary of a sweep of one device."""
-    (summary,) = sweep_all([Work([bench], plan, strategy, stored, key)], store, budget_seconds, **more)
-    return summary
+    return sweep_on([bench], store, *requested, **more)
 
 
 class Heard(Silent):

@@ -18,10 +18,8 @@ from normtune.tuner.device.engine import Phases
 from normtune.tuner.plan.plan import Plan, Task, fitting, plan, problems
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.sweep import progress
-from normtune.tuner.sweep.api import Sweep
-from normtune.tuner.sweep.backlog import Backlog
-from normtune.tuner.sweep.report import end_lines, fruitless_line, plan_lines
-from normtune.tuner.sweep.summary import Best, Summary, best_of
+from normtune.tuner.sweep.report import SweepResult, end_lines, fruitless_line, plan_lines
+from normtune.tuner.sweep.summary import Backlog, Best, Summary, best_of
 
 TARGET = TARGETS["sm_90"]
 FAST, SLOW, BROKEN = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
@@ -270,8 +268,8 @@ def test_what_is_silent_says_nothing(capsys):
 def test_json_holds_what_the_lines_tell(summary):
     from normtune.tuner.device.unopened import absent_gpu
 
-    summary.backlog = backlog_of(plan(problems([], ["bfloat16"], [(1, 64)]), "portfolio", TARGET))
-    told = Sweep(absent_gpu("cold").device, summary).to_plain()
+    backlog = backlog_of(plan(problems([], ["bfloat16"], [(1, 64)]), "portfolio", TARGET))
+    told = SweepResult(absent_gpu("cold").device, summary, backlog).to_plain()
     assert told["plan"]["problems"] == 2
     assert told["sweep"]["left_seconds"] is None
     assert told["sweep"]["failures"] == [{"status": "wrong_result", "reason": "y is off", "configs": 2}]

@@ -12,7 +12,7 @@ from normtune.tuner.checking import recheck
 from normtune.tuner.checking.session import ProbeRequest
 from normtune.tuner.device.engine import SkippedError
 from normtune.tuner.plan.plan import plan, problems
-from normtune.tuner.sweep.sweep import sweep
+from normtune.tuner.sweep import loop
 
 SHAPES = [(rows, hidden) for hidden in (64, 4096) for rows in (1, 64, 4096)]
 TASKS = plan(problems(["rms_norm_forward"], ["bfloat16"], SHAPES), "portfolio", TARGET).tasks
@@ -82,8 +82,8 @@ def measure(monkeypatch):
     """Measures with the clock of the bench."""
 
     def measured(bench, session, seconds=None, store=None):
-        monkeypatch.setattr(recheck, "sweep", partial(sweep, clock=bench.clock))
-        return recheck.measure(session, bench, seconds, store)
+        monkeypatch.setattr(recheck, "measure_work", partial(loop.measure, clock=bench.clock))
+        return recheck.measure(session, bench, seconds, store).summary
 
     return measured
 
@@ -94,7 +94,7 @@ def test_probes_are_measured_in_order_and_what_came_of_them_is_heard(measure):
     wanted = [probe.problem for probe in session.probes]
     assert [task.problem for task in bench.measured] == [problem for problem, _ in session.heard] == wanted
     assert bench.prepared == [wanted[begun:] for begun in range(7)]
-    assert (len(told.measured), told.left, told.skipped) == (6, 0, {}) and not told.backlog.plan.oversized
+    assert (len(told.measured), told.left, told.skipped) == (6, 0, {})
     assert told.timings == sum(len(o.nanoseconds) for _, found in session.heard for o in found.values()) > 6 * 6
     assert set(session.heard[0][1]) == {COPY, *TASKS[0].configs}
     assert bench.closed == 1
@@ -148,8 +148,9 @@ def test_what_cannot_be_measured_is_told(measure):
     told = measure(Bench(skipped=[TASKS[1].problem]), session)
     assert told.skipped == {"it does not fit": 1} and (len(told.measured), told.left) == (5, 0)
     assert TASKS[1].problem not in [problem for problem, _ in session.heard]
-    told = measure(Bench(free_bytes=2 << 30), Session())
-    assert 0 < len(told.backlog.plan.oversized) < 6 and len(told.measured) == 6 - len(told.backlog.plan.oversized)
+    work = recheck.measure(Session(), Bench(free_bytes=2 << 30), None)
+    oversized = work.backlog.plan.oversized
+    assert 0 < len(oversized) < 6 and len(work.summary.measured) == 6 - len(oversized)
 
 
 def test_a_lost_device_ends_it_and_what_was_measured_is_kept(measure, tmp_path):

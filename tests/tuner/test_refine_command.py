@@ -14,7 +14,6 @@ from normtune.results.database.store import Store
 from normtune.results.records import Coverage
 from normtune.tests.commands import one_line, printed_sweep
 from normtune.tuner.device.open import measurable
-from normtune.tuner.search.exhaustive import First
 from normtune.tuner.search.refine import Refine, Refinement
 from normtune.tuner.sweep import api
 from normtune.tuner.sweep.refine import RefinedTable, refined_table
@@ -161,7 +160,7 @@ def test_a_variant_without_a_function_has_the_plain_one_and_a_failure_is_not_rep
 
 def test_untimed_configs_come_before_the_refinement_and_get_all_rounds():
     (task,) = TABLE.untimed(_stored(KEY, (16, 256), [ROW_4, BLOCK_16]), TARGETS["sm_90"], None)
-    search = First([task], Refine((), {}, Refinement({KEY: TREE}, 0.1, {KEY: []})))
+    search = Refine((), {}, Refinement({KEY: TREE}, 0.1, {KEY: []}), [task])
     assert [*search.ask()] == [task]
     assert [batch.blocks for batch in search.race(task)] == [ALL_BLOCKS]
     search.tell(task, {})

@@ -9,7 +9,7 @@ from normtune.errors import NormtuneError
 from normtune.results.database.store import Store
 from normtune.results.records import Outcome
 from normtune.tests.commands import succeed
-from normtune.tests.tuner.benches import DEVICE, MadeUp, sweep
+from normtune.tests.tuner.benches import DEVICE, MadeUp, sweep, sweep_on, work_on
 from normtune.tests.tuner.made_up_recording import recorded_plan
 from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.device import limits
@@ -18,12 +18,9 @@ from normtune.tuner.device.engine import DeviceGoneError, SkippedError
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive, all_rounds
 from normtune.tuner.search.plane.plane import Plane
-from normtune.tuner.sweep import devices
-from normtune.tuner.sweep import sweep as sweep_module
+from normtune.tuner.sweep import devices, loop
 from normtune.tuner.sweep.report import end_lines
 from normtune.tuner.sweep.spread import CONFIGS, SharedSample
-from normtune.tuner.sweep.sweep import Work
-from normtune.tuner.sweep.sweep import sweep as sweep_all
 
 
 class Numbered(MadeUp):
@@ -64,7 +61,7 @@ def shapes(tasks):
 @pytest.mark.parametrize("strategy", [Adaptive, Exhaustive, Plane])
 def test_devices_share_the_problems_and_none_is_measured_twice(store, small_plan, strategy):
     benches = [Numbered(number) for number in range(3)]
-    (summary,) = sweep_all([Work(benches, small_plan, strategy)], store)
+    summary = sweep_on(benches, store, small_plan, strategy)
     assert (summary.problems, summary.left, summary.lost) == (8, 0, {})
     shared = benches[0].measured[-summary.spread.problems :]
     assert len(shared) == 8 and all(bench.measured[-8:] == shared for bench in benches)
@@ -81,14 +78,14 @@ def test_the_times_are_those_of_one_device(tmp_path, store, small_plan):
     sweep(Numbered(0), store, small_plan, Exhaustive)
     with Store.open(f"sqlite:///{tmp_path}/two.db") as both:
         # Without the shared sample, whose budget is over: what is left is the same, in any order.
-        sweep_all([Work([Numbered(0), Numbered(1)], small_plan, Exhaustive)], both, 1e6)
+        sweep_on([Numbered(0), Numbered(1)], both, small_plan, Exhaustive, 1e6)
         one = {row[:4] for row in rows(store)}
         assert {row[:4] for row in rows(both)} == one
 
 
 def test_the_spread_of_gpus_is_told(store, small_plan):
     benches = [Numbered(0), Numbered(1, factor=1.05, warps=2)]
-    (summary,) = sweep_all([Work(benches, small_plan, Exhaustive)], store)
+    summary = sweep_on(benches, store, small_plan, Exhaustive)
     assert summary.spread.line() in end_lines(summary, None)
     assert (summary.spread.problems, [*summary.spread.ratios]) == (8, ["cuda:0", "cuda:1"])
     assert summary.spread.ratios["cuda:0"] == 1.0 < summary.spread.ratios["cuda:1"] and summary.spread.loss > 0
@@ -125,7 +122,7 @@ def test_the_spread_is_the_ratio_of_times_and_what_the_best_config_of_one_loses(
 @pytest.mark.parametrize("tasks", [0, 1, 3])
 def test_the_work_of_a_lost_device_goes_to_the_others(store, small_plan, strategy, tasks):
     benches = [Numbered(0), Numbered(1, tasks=tasks)]
-    (summary,) = sweep_all([Work(benches, small_plan, strategy)], store)
+    summary = sweep_on(benches, store, small_plan, strategy)
     assert (summary.problems, summary.left) == (8, 0)
     assert summary.lost == {"cuda:1": "lost 3 times in a row"} and summary.to_plain()["devices_lost"] == summary.lost
     assert "left out: cuda:1, lost 3 times in a row" in end_lines(summary, None)
@@ -136,7 +133,7 @@ def test_the_work_of_a_lost_device_goes_to_the_others(store, small_plan, strateg
 def test_without_any_device_left_the_sweep_fails_and_what_was_measured_is_stored(store, small_plan):
     benches = [Numbered(0, tasks=2), Numbered(1, tasks=1)]
     with pytest.raises(DeviceGoneError, match="lost 3 times"):
-        sweep_all([Work(benches, small_plan, Adaptive)], store)
+        sweep_on(benches, store, small_plan, Adaptive)
     assert len({problem for problem, _ in store.coverage(DEVICE)}) == 3
     assert [bench.closed for bench in benches] == [1, 1]
     assert sweep(Numbered(2), store, small_plan, Adaptive).known == 3
@@ -149,7 +146,7 @@ def test_a_problem_that_one_device_skips_is_left(store, small_plan):
                 raise SkippedError("out of memory")
             return super().measure(task, race)
 
-    (summary,) = sweep_all([Work([Full(0), Full(1)], small_plan, Adaptive)], store)
+    summary = sweep_on([Full(0), Full(1)], store, small_plan, Adaptive)
     assert (summary.problems, dict(summary.skipped)) == (7, {"out of memory": 1})
 
 
@@ -163,7 +160,7 @@ def test_an_interrupt_ends_all_devices_and_keeps_what_was_measured(store, small_
 
     benches = [Numbered(0), Interrupted(1)]
     with pytest.raises(error):
-        sweep_all([Work(benches, small_plan, Adaptive)], store)
+        sweep_on(benches, store, small_plan, Adaptive)
     stored = {problem for problem, _ in store.coverage(DEVICE)}
     assert stored and stored <= {task.problem for bench in benches for task in bench.measured}
     assert [bench.closed for bench in benches] == [1, 1]
@@ -172,8 +169,10 @@ def test_an_interrupt_ends_all_devices_and_keeps_what_was_measured(store, small_
 def test_unlike_gpus_have_data_and_searches_of_their_own(store, small_plan):
     other = Numbered(1)
     other.device = DEVICE._replace(name="Other", uuid="GPU-1")
-    works = [Work([Numbered(0)], small_plan, Adaptive), Work([other], small_plan, Exhaustive)]
-    first, second = sweep_all(works, store)
+    benches, strategies = (Numbered(0), other), (Adaptive, Exhaustive)
+    works = [work_on(bench, store, small_plan, one) for bench, one in zip(benches, strategies, strict=True)]
+    loop.measure([(work, [bench]) for work, bench in zip(works, benches, strict=True)], store)
+    first, second = (work.summary for work in works)
     assert (first.problems, second.problems, first.spread, second.spread) == (8, 8, None, None)
     assert {run.device.label: run.protocol["strategy"] for run in store.runs()} == {
         "Made Up": "adaptive",
@@ -202,13 +201,13 @@ class Arriving:
 @pytest.fixture
 def at_once(monkeypatch):
     """Devices that join are looked for at every turn."""
-    monkeypatch.setattr(sweep_module, "JOINING_SECONDS", 0.01)
+    monkeypatch.setattr(loop, "JOINING_SECONDS", 0.01)
 
 
 def test_a_device_that_joins_takes_problems_that_nobody_began(store, small_plan, at_once):
     first, second = Numbered(0), Numbered(1)
     arriving = Arriving((1, second), there=[first])
-    (summary,) = sweep_all([Work([first], small_plan, Exhaustive)], store, joining=arriving)
+    summary = sweep_on([first], store, small_plan, Exhaustive, joining=arriving)
     assert (summary.problems, summary.left) == (8, 0)
     assert first.measured and second.measured and second.closed == 1
     assert arriving.wanted[0] == 8 and sorted(arriving.wanted, reverse=True) == arriving.wanted
@@ -221,12 +220,12 @@ def test_a_device_of_another_kind_that_joins_has_a_search_of_its_own(store, smal
     works = []
 
     def work_of(bench):
-        works.append(Work([bench], small_plan, Exhaustive))
+        works.append(work_on(bench, store, small_plan, Exhaustive))
         return works[-1]
 
-    works_at_start = [Work([first], small_plan, Adaptive)]
-    one, two = sweep_all(works_at_start, store, 1000.0, joining=arriving, work_of=work_of)
-    assert (one.problems, two.problems, len(works)) == (8, 8, 1)
+    work = work_on(first, store, small_plan, Adaptive)
+    loop.measure([(work, [first])], store, 1000.0, joining=arriving, work_of=work_of)
+    assert [one.summary.problems for one in (work, *works)] == [8, 8]
     assert {problem for problem, _ in store.coverage(other.device)} == {task.problem for task in small_plan.tasks}
 
 
@@ -238,7 +237,7 @@ def test_a_search_without_any_device_goes_on_with_the_next_one(store, small_plan
             return super().new_devices() if lost.is_lost else []
 
     arriving = Back((3, back), there=[lost])
-    (summary,) = sweep_all([Work([lost], small_plan, Adaptive)], store, joining=arriving)
+    summary = sweep_on([lost], store, small_plan, Adaptive, joining=arriving)
     assert (summary.problems, summary.left, summary.lost) == (8, 0, {})
     assert [bench.closed for bench in (lost, back)] == [1, 1]
     assert not {task.problem for task in lost.measured} & {task.problem for task in back.measured[:5]}
@@ -247,10 +246,10 @@ def test_a_search_without_any_device_goes_on_with_the_next_one(store, small_plan
 def test_a_search_whose_devices_do_not_come_back_fails_and_what_was_measured_is_stored(
     store, small_plan, at_once, monkeypatch
 ):
-    monkeypatch.setattr(sweep_module, "REJOIN_SECONDS", 0.05)
+    monkeypatch.setattr(loop, "REJOIN_SECONDS", 0.05)
     lost = Numbered(0, tasks=3)
     with pytest.raises(DeviceGoneError, match="lost 3 times"):
-        sweep_all([Work([lost], small_plan, Adaptive)], store, joining=Arriving())
+        sweep_on([lost], store, small_plan, Adaptive, joining=Arriving())
     assert len({problem for problem, _ in store.coverage(DEVICE)}) == 3
 
 
@@ -259,7 +258,7 @@ def test_a_device_that_is_lost_before_the_first_task_is_left_out(store, small_pl
         def examine(self, tasks):
             raise DeviceGoneError("its actor is lost")
 
-    (summary,) = sweep_all([Work([Gone(0), Numbered(1)], small_plan, Adaptive)], store)
+    summary = sweep_on([Gone(0), Numbered(1)], store, small_plan, Adaptive)
     assert (summary.problems, summary.lost) == (8, {"cuda:0": "its actor is lost"})
 
 
@@ -292,7 +291,7 @@ def test_devices_in_processes_are_busy_at_the_same_time(store):
     benches = [Bench(opener, name=f"made-up:{number}") for number in range(2)]
     for bench in benches:
         bench.open()
-    (summary,) = sweep_all([Work(benches, whole._replace(tasks=whole.tasks[:12]), Adaptive)], store)
+    summary = sweep_on(benches, store, whole._replace(tasks=whole.tasks[:12]), Adaptive)
     assert (summary.problems, summary.left, summary.spread.problems) == (12, 0, 8)
     assert summary.spread.loss == summary.spread.ratios["made-up:1"] - 1 == 0
 

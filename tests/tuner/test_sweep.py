@@ -13,15 +13,14 @@ from normtune.kernels.operator import operator
 from normtune.results.database.store import Store
 from normtune.results.records import Outcome
 from normtune.tests.commands import PATIENCE, wait_until
-from normtune.tests.tuner.benches import DEVICE, TARGET, MadeUp, sweep
+from normtune.tests.tuner.benches import DEVICE, TARGET, MadeUp, search_of, sweep
 from normtune.tuner.device.engine import SkippedError
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive
-from normtune.tuner.sweep.backlog import search_of
+from normtune.tuner.sweep.pace import Pace
 from normtune.tuner.sweep.report import end_lines, fruitless_line
-from normtune.tuner.sweep.schedule import Schedule
 
 
 @pytest.fixture
@@ -141,22 +140,22 @@ def test_the_budget_is_used_and_kept_and_the_end_says_what_is_left(store, other,
 
 
 def test_nothing_is_said_of_the_time_left_before_the_third_problem(small_plan):
-    going, tasks = Schedule(None, Exhaustive(small_plan.tasks, {}), small_plan.tasks), small_plan.tasks
+    pace, tasks = Pace(), small_plan.tasks
     for task in (tasks[0], tasks[0], tasks[1]):
-        going.measured(task, 10.0)
-        assert going.left_seconds(tasks) is None
-    going.measured(tasks[2], 10.0)
-    assert going.left_seconds(tasks) > 0
+        pace.measured(task, 10.0)
+        assert pace.left_seconds(tasks) is None
+    pace.measured(tasks[2], 10.0)
+    assert pace.left_seconds(tasks) > 0
 
 
 def test_what_is_left_follows_what_the_other_problems_took_in_all(small_plan):
     """A search may ask for a problem more often than it expected."""
     tasks = small_plan.tasks
-    going = Schedule(None, Exhaustive(tasks, {}), tasks)
+    pace = Pace()
     for task in tasks[:4]:
         for _ in range(3):
-            going.measured(task, 1.0 * len(task.candidates))
-    assert going.left_seconds(tasks[4:]) == pytest.approx(3.0 * sum(len(task.candidates) for task in tasks[4:]))
+            pace.measured(task, 1.0 * len(task.candidates))
+    assert pace.left_seconds(tasks[4:]) == pytest.approx(3.0 * sum(len(task.candidates) for task in tasks[4:]))
 
 
 def test_what_is_left_of_an_operator_follows_its_own_times():
@@ -164,14 +163,14 @@ def test_what_is_left_of_an_operator_follows_its_own_times():
     names = ["rms_norm_forward", "rms_norm_backward"]
     shapes = [(1, 64), (64, 64), (64, 128), (512, 128)]
     chosen = plan(problems(names, ["bfloat16"], shapes), "default", TARGET)
-    going = Schedule(None, Exhaustive(chosen.tasks, {}), chosen.tasks)
+    pace = Pace()
     slow, fast = ([task for task in chosen.tasks if name == task.problem.operator] for name in names)
     for task in fast[:3]:
-        going.measured(task, len(task.candidates))
-    assert going.left_seconds(slow) == pytest.approx(sum(len(task.candidates) for task in slow))
-    going.measured(slow[0], 40 * len(slow[0].candidates))
-    assert going.left_seconds(slow[1:]) == pytest.approx(40 * sum(len(task.candidates) for task in slow[1:]))
-    assert going.left_seconds(fast[3:]) == pytest.approx(len(fast[3].candidates))
+        pace.measured(task, len(task.candidates))
+    assert pace.left_seconds(slow) == pytest.approx(sum(len(task.candidates) for task in slow))
+    pace.measured(slow[0], 40 * len(slow[0].candidates))
+    assert pace.left_seconds(slow[1:]) == pytest.approx(40 * sum(len(task.candidates) for task in slow[1:]))
+    assert pace.left_seconds(fast[3:]) == pytest.approx(len(fast[3].candidates))
 
 
 @pytest.mark.long
@@ -282,7 +281,7 @@ def test_progress_counts_a_problem_once_it_is_stored(store, small_plan):
             return outcomes
 
     watching = Watching(store)
-    summary = sweep(Crowded(), store, small_plan, Adaptive, progress=watching)
+    summary = sweep(Crowded(), store, small_plan, Adaptive, display=watching)
     assert [done for _, done, _ in watching.held] == list(range(1, 9)) and {total for *_, total in watching.held} == {8}
     assert [is_stored for is_stored, *_ in watching.held].count(False) == 2 == sum(summary.skipped.values())
 
@@ -320,16 +319,6 @@ def test_problems_without_a_time_are_counted_apart(store, small_plan):
     assert end_lines(again, None) == [
         "nothing to do: all 8 problems are measured; 1 of them without a config that could be timed; "
         f"`normtune fit{store.option}` makes their table"
-    ]
-
-
-def test_nothing_to_do_closes_the_device(store, small_plan):
-    swept(Clocked(), store, small_plan)
-    bench = Clocked()
-    summary = swept(bench, store, small_plan)
-    assert (summary.problems, bench.closed, bench.now) == (0, 1, 0.0)
-    assert end_lines(summary, None) == [
-        f"nothing to do: all 8 problems are measured; `normtune fit{store.option}` makes their table"
     ]
 
 

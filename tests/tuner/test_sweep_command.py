@@ -76,7 +76,7 @@ def test_what_is_typed_is_what_python_gives(words, options, monkeypatch):
 def asked_for(monkeypatch, words, options):
     """The requests of a command and of the Python function."""
     asked = []
-    monkeypatch.setattr(api, "run", lambda request, *_: asked.append(request) or api.Sweep(None, Summary()))
+    monkeypatch.setattr(api, "run", lambda request, *_: asked.append(request) or api.SweepResult(None, Summary()))
     assert main(*words).exit_code == 0
     api.sweep(**options)
     return asked

@@ -7,12 +7,11 @@ from normtune.kernels.config import COPY
 from normtune.results.database.store import Store
 from normtune.results.exchange.recording import load_recording, write_recording
 from normtune.tests.commands import one_line
-from normtune.tests.tuner.benches import DEVICE, TARGET, MadeUp, sweep
+from normtune.tests.tuner.benches import DEVICE, TARGET, MadeUp, search_of, sweep
 from normtune.tuner.device import replay
 from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.sweep import api
-from normtune.tuner.sweep.backlog import search_of
 from normtune.tuner.sweep.report import device_line, end_lines
 
 REPLAY = {"device": "replay:nvidia-h200", "rows": (1, 512), "hidden": (256,)}

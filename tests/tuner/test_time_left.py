@@ -7,7 +7,7 @@ import pytest
 from normtune.benchmarks.lib.simulation import simulate
 from normtune.tests.tuner.search.test_plane import SPACES
 from normtune.tuner.search.plane.plane import Plane
-from normtune.tuner.sweep.schedule import Schedule
+from normtune.tuner.sweep.pace import Pace
 
 # Of times on an H200 (mean over the default grid): seconds of a task, and of each of its configs.
 TASK, CONFIG = 0.12, 0.045
@@ -19,15 +19,15 @@ def told(spaces, **options):
 
     def strategy(tasks, known):
         search = Plane(tasks, known, **options)
-        going = Schedule(None, search, search.pending())
+        pace = Pace()
         tell = search.tell
 
         def hear(task, outcomes):
             taken = TASK + CONFIG * len(task.candidates)
-            going.measured(task, taken)
+            pace.measured(task, taken)
             tell(task, outcomes)
             end = events[-1][0] if events else 0.0
-            events.append((end + taken, going.left_seconds(search.pending())))
+            events.append((end + taken, pace.left_seconds(search.pending())))
 
         search.tell = hear
         return search

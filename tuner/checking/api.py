@@ -125,7 +125,7 @@ def check_on_device(
         functions=judged,
         notes=tuple(note_lines(tested, bench.device, done, without_shapes)),
         kernels_changed=bool(tested.changed),
-        shapes=len(done.measured),
-        timings=done.timings,
+        shapes=len(done.summary.measured),
+        timings=done.summary.timings,
         seconds=time.monotonic() - start,
     )

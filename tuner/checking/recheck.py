@@ -1,12 +1,11 @@
 """Measures the probes of a check in the loop of a sweep, most informative first, while its session wants them.
 
-In: a `CheckSession`, a bench. Out: the outcomes, which the session learns, and the sweep's `Summary`. Functions with a
-probe of the same problem share a race, as a store keeps the times of a config once per run.
+In: a `CheckSession`, a bench. Out: the outcomes, which the session learns, and the `Work` with its counts. Functions
+with a probe of the same problem share a race, as a store keeps the times of a config once per run.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from tempfile import TemporaryDirectory
 
 from normtune.kernels.config import Config
@@ -18,9 +17,9 @@ from normtune.tuner.checking.session import CheckSession, ProbeRequest
 from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.plan import Plan, Task, candidates, fitting
 from normtune.tuner.search.adaptive import Adaptive, two_batches
-from normtune.tuner.search.protocol import Previous, Race, Search
-from normtune.tuner.sweep.summary import Summary
-from normtune.tuner.sweep.sweep import Work, sweep
+from normtune.tuner.search.protocol import Race, Search
+from normtune.tuner.sweep.loop import Work
+from normtune.tuner.sweep.loop import measure as measure_work
 
 # The probes of each task, with the config of the task that has the launch of the table's.
 Probes = Mapping[Task, Sequence[tuple[ProbeRequest, Config]]]
@@ -31,7 +30,7 @@ class ProbeSearch(Search):
 
     name = Adaptive.name
 
-    def __init__(self, tasks: Sequence[Task], previous: Previous, session: CheckSession, probes: Probes) -> None:
+    def __init__(self, tasks: Sequence[Task], session: CheckSession, probes: Probes) -> None:
         self._session, self._probes = session, {task: probes[task] for task in tasks}
 
     def pending(self) -> Sequence[Task]:
@@ -53,7 +52,7 @@ class ProbeSearch(Search):
                 self._session.learn(probe, config, outcomes)
 
 
-def measure(session: CheckSession, bench: Bench, seconds: float | None, store: Store | None = None) -> Summary:
+def measure(session: CheckSession, bench: Bench, seconds: float | None, store: Store | None = None) -> Work:
     """Measure a session's probes until none is needed or the seconds, if any, are over; closes the bench at the end.
 
     Args:
@@ -61,6 +60,9 @@ def measure(session: CheckSession, bench: Bench, seconds: float | None, store: S
         bench: the device.
         seconds: probes that would probably end later do not begin; None for no limit.
         store: for the measurements, one transaction per task; None to keep none.
+
+    Returns:
+        The work, with its counts.
 
     Raises:
         NormtuneError: the device or the store failed, or no problem fits into the free memory.
@@ -77,10 +79,12 @@ def measure(session: CheckSession, bench: Bench, seconds: float | None, store: S
         launches = [spec.launch(probe.config, problem, bench.target) for probe in probes]
         probes_of[Task(problem, tuple(legal))] = [*zip(probes, map(of_launch.__getitem__, launches), strict=True)]
     plan = fitting(Plan(tuple(probes_of), {}), bench.free_bytes)
+    work = Work.of(plan, ProbeSearch(plan.tasks, session, probes_of), {})
+    if not work.backlog.tasks:
+        return work
     with ExitStack() as closing:
         if store is None:
             folder = closing.enter_context(TemporaryDirectory(prefix="normtune-"))
             store = closing.enter_context(Store.open(f"sqlite:///{folder}/check.db"))
-        strategy = partial(ProbeSearch, session=session, probes=probes_of)
-        (summary,) = sweep([Work([bench], plan, strategy, {})], store, seconds)
-    return summary
+        measure_work([(work, [bench])], store, seconds)
+    return work

@@ -20,7 +20,7 @@ from normtune.tuner.checking.verdict import (
     ShapeLoss,
     of_table,
 )
-from normtune.tuner.sweep.summary import Summary
+from normtune.tuner.sweep.loop import Work
 
 # Shapes shown per stale function.
 _SHAPES = 5
@@ -83,7 +83,7 @@ def counts_line(judged: Sequence[tuple[Checked, Judgement]]) -> str:
     return f"{counts[OK]} of {len(judged)} functions OK{''.join(others)}"
 
 
-def note_lines(table: TableUnderTest, device: Device, summary: Summary, without_shapes: int) -> Iterator[str]:
+def note_lines(table: TableUnderTest, device: Device, work: Work, without_shapes: int) -> Iterator[str]:
     """Notes beside the verdict; a replayed recording has no shape of `without_shapes` functions."""
     header = table.header
     if (header.gpu, header.sms) != (plain_name(device.name), device.sms):
@@ -98,11 +98,11 @@ def note_lines(table: TableUnderTest, device: Device, summary: Summary, without_
     if without_shapes:
         functions = f"{without_shapes} of {len(table.functions)} functions"
         yield f"{functions} could not be measured: {device.label} has times of none of their shapes"
-    if summary.left:
-        yield f"the budget ended with {summary.left} shapes left: --budget gives more time"
-    if summary.backlog and (oversized := summary.backlog.plan.oversized):
+    if work.summary.left:
+        yield f"the budget ended with {work.summary.left} shapes left: --budget gives more time"
+    if oversized := work.backlog.plan.oversized:
         yield f"{len(oversized)} shapes were left out: they exceed the free memory of the device"
-    for reason, count in sorted(summary.skipped.items()):
+    for reason, count in sorted(work.summary.skipped.items()):
         yield f"{count} shapes could not be measured: {reason}"
 
 

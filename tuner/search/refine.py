@@ -19,6 +19,7 @@ from normtune.kernels.tablefile.tree import Tree, choose
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.disputes import LEAST_DRAWN, Disputes, MedianTimes
+from normtune.tuner.search.exhaustive import all_rounds
 from normtune.tuner.search.protocol import Previous, Race, Search, medians_of
 
 # Of so many shapes one is drawn at random and all of its configs are raced, so that the loss at the others is estimated
@@ -56,11 +57,21 @@ def answers_at(trees: Mapping[Key, Tree], problem: Problem) -> set[Config]:
 
 
 class Refine(Search):
-    """A `protocol.Search`; the known measurements include those that the table was fitted to."""
+    """A `protocol.Search`.
+
+    Args:
+        tasks: of the disputed shapes.
+        previous: includes the measurements that the table was fitted to.
+        refinement: see the class.
+        untimed: come first, with all rounds: of measured shapes, with the table's configs that have no time there.
+    """
 
     name = "refine"
 
-    def __init__(self, tasks: Sequence[Task], previous: Previous, refinement: Refinement) -> None:
+    def __init__(
+        self, tasks: Sequence[Task], previous: Previous, refinement: Refinement, untimed: Sequence[Task] = ()
+    ) -> None:
+        self._untimed = {task.problem: task for task in untimed}
         self._until, self._choices = refinement.until, refinement.choices
         self._tasks = {task.problem: task for task in tasks}
         self._disputes = refinement.disputes(previous)
@@ -73,9 +84,9 @@ class Refine(Search):
         self._reduced_tasks: dict[Problem, tuple[tuple[Shape, ...], Task]] = {}
 
     def pending(self) -> Sequence[Task]:
-        """The tasks that have to be measured, from the present estimate, the most useful first."""
+        """The untimed configs, then the tasks to measure from the present estimate, the most useful first."""
         if self._pending is None:
-            self._pending = self._choose()
+            self._pending = [*self._untimed.values(), *self._choose()]
         return self._pending
 
     def ask(self) -> Iterator[Task]:
@@ -83,7 +94,9 @@ class Refine(Search):
         return iter(self.pending())
 
     def race(self, task: Task) -> Race:
-        """A race of the task's configs; `ask` no longer yields its problem."""
+        """A race of the task's configs, or all rounds of untimed ones; `ask` no longer yields a disputed problem."""
+        if task.problem in self._untimed:
+            return all_rounds(task)
         from normtune.tuner.search.race import race  # loads scipy, which a sweep with nothing to measure does not need
 
         self._pending = None
@@ -94,6 +107,8 @@ class Refine(Search):
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Learn the median times of a shape."""
         self._pending = None
+        if self._untimed.pop(task.problem, None):
+            return
         times = {config: outcomes[config].nanoseconds for config in task.configs if config in outcomes}
         medians = {config: float(np.median(values)) for config, values in times.items() if len(values)}
         self._of(task).learn(task.problem.shape, medians)

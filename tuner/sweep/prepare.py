@@ -1,12 +1,13 @@
-"""Prepares a sweep.
+"""What a sweep measures on like devices, which need not be open.
 
-In: a request, a store and the identity of a device, which need not be open. Out: `PreparedSweep`: the plan, the stored
-measurements with the fingerprints of their compiled code, and the search over the unmeasured rest.
+In: a request, a store and the identities of devices. Out: `Part`: the search over what the store lacks, which is
+made here, once, and the lines that come first.
 """
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from normtune.errors import UsageError
@@ -15,48 +16,81 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.database.store import Store
 from normtune.results.records import Device, Run
-from normtune.tuner.plan.plan import Plan, Task, plan, warm_start
-from normtune.tuner.plan.resume import Stored, previous_of, stale_plan
-from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.search.exhaustive import First
-from normtune.tuner.search.protocol import Previous, Search, Strategy
+from normtune.tuner.device.bench import Bench
+from normtune.tuner.device.engine import Identity
+from normtune.tuner.plan.plan import ConfigsOf, fitting, plan, warm_start
+from normtune.tuner.plan.resume import Stored, previous_of, stale_plan, without_times
 from normtune.tuner.search.refine import Refine, answers_at
 from normtune.tuner.staleness.stored import Pair, compare, compare_instructions, is_other_code
-from normtune.tuner.sweep.backlog import search_of
+from normtune.tuner.sweep.loop import Work
 from normtune.tuner.sweep.refine import RefinedTable
+from normtune.tuner.sweep.report import NOTHING_DISPUTED, NOTHING_STALE
 from normtune.tuner.sweep.request import Request, Scope
+from normtune.tuner.sweep.summary import Summary
 
 
-class PreparedSweep(NamedTuple):
-    """The work of a sweep on a device.
+class Kind(NamedTuple):
+    """Like devices, which share a search.
 
     Attributes:
-        device: of the sweep.
+        device: the first of them.
         target: its limits.
-        lines: about stored measurements whose kernels changed.
-        stored: the stored measurements.
-        plan: the wanted problems and configs; for `stale`, only stale ones.
-        strategy: creates the search.
-        search: over the plan, with the stored measurements.
+        free_bytes: least free memory of them; None for no limit.
+        always: the configs that are timed on them at each problem.
         key: of the request, see `Request.key`.
     """
 
     device: Device
     target: Target
+    free_bytes: int | None
+    always: ConfigsOf
+    key: str | None
+
+    @classmethod
+    def of(cls, devices: Sequence[Bench | Identity], request: Request, problems: Sequence[Problem]) -> "Kind":
+        """The kind of these devices, which are alike."""
+        first, free = devices[0], [one.free_bytes for one in devices if one.free_bytes is not None]
+        always = request.always(problems, first.device, first.target)
+        return cls(first.device, first.target, min(free, default=None), always, request.key(always))
+
+    def is_of(self, device: Bench | Identity) -> bool:
+        """Whether a device is of this kind."""
+        return (device.device.kind, device.target) == (self.device.kind, self.target)
+
+    def is_finished(self, runs: Collection[Run], regime: str) -> bool:
+        """Whether a run on a device of this kind has finished the request."""
+        same_kind = (run.protocol for run in runs if run.device.kind == self.device.kind and run.regime == regime)
+        return self.key is not None and any(protocol.get("finished") == self.key for protocol in same_kind)
+
+
+@dataclass(eq=False)
+class Part:
+    """The part of a sweep on like devices.
+
+    Attributes:
+        kind: of the devices.
+        lines: about stored measurements whose kernels changed, a refinement, and that nothing is to be measured.
+        summary: counts of what was and is measured.
+        work: what is measured; None if the request is finished, which is found without a plan.
+        is_empty: whether nothing was asked for: nothing is stale, or the table needs no refinement.
+        benches: the devices, once they are open.
+    """
+
+    kind: Kind
     lines: list[str]
-    stored: Stored
-    plan: Plan
-    strategy: Strategy
-    search: Search
-    key: str | None = None
+    summary: Summary
+    work: Work | None
+    is_empty: bool = False
+    benches: list[Bench] = field(default_factory=list)
 
-    def is_of(self, device: Device, target: Target) -> bool:
-        """Whether the sweep was prepared for such a device."""
-        return (self.device.kind, self.target) == (device.kind, target)
+    @property
+    def is_pending(self) -> bool:
+        """Whether there was something to measure at the start."""
+        return self.work is not None and bool(self.work.backlog.tasks)
 
-    def strategy_of(self, plan: Plan) -> Strategy:
-        """The strategy for a plan; for the prepared plan it returns the prepared search."""
-        return (lambda tasks, previous: self.search) if plan.tasks == self.plan.tasks else self.strategy
+    def refinement_lines(self) -> list[str]:
+        """Lines about the loss that a refined table may have where nothing was measured; empty for other sweeps."""
+        return self.work.search.report().get("refinement", []) if self.work else []
 
 
 @contextmanager
@@ -72,13 +106,7 @@ def _uncollected() -> Iterator[None]:
 
 
 @_uncollected()
-def prepare(
-    request: Request,
-    scope: Scope,
-    store: Store | None,
-    device: Device,
-    target: Target,
-) -> PreparedSweep:
+def prepare(request: Request, scope: Scope, store: Store | None, kind: Kind) -> Part:
     """Plan a sweep, after the stored fingerprints were corrected by a comparison of the compiled code.
 
     A dry run leaves the store as it is.
@@ -87,12 +115,12 @@ def prepare(
         request: the sweep.
         scope: its problems.
         store: of the measurements; None if it does not exist yet.
-        device: of the sweep.
-        target: limits of the device.
+        kind: of the devices.
 
     Raises:
-        NormtuneError: the store failed, or no compiler can start to compare code.
+        NormtuneError: the store failed, no compiler can start to compare code, or no problem fits into the free memory.
     """
+    device, target = kind.device, kind.target
     stored: Stored = {}
     lines = unnoticed(problem.operator for problem in scope.problems)
     runs: Sequence[Run] = ()
@@ -105,14 +133,12 @@ def prepare(
         corrected = comparison.fingerprints
         stored = comparison.applied(coverage)
         lines += [*comparison.lines, *filter(None, [store.ahead])]
-    always = request.always(scope.problems, device, target)
-    key = request.key(always)
-    is_over = is_finished(key, runs, device, request.regime) and not is_other_code(stored, scope.problems)
-    if store and not store.damage and is_over and not request.dry_run:
-        # An empty plan: the plan of a large space takes seconds, and so does the import of some searches.
-        empty = Plan(tuple(Task(problem, ()) for problem in scope.problems), {})
-        return PreparedSweep(device, target, lines, stored, empty, Adaptive, Adaptive((), {}))
-    strategy = request.search()
+    option = store.option if store else ""
+    is_finished = kind.is_finished(runs, request.regime) and not is_other_code(stored, scope.problems)
+    if store and not store.damage and is_finished and not request.dry_run:
+        # Without a plan: that of a large space takes seconds, and so does the import of some searches.
+        failed = without_times(stored, scope.problems)
+        return Part(kind, lines, Summary(option, known=len(scope.problems), known_failed=failed), None)
     if request.stale:
         other = compare_instructions(stored, target)
         if store and not request.dry_run:
@@ -127,24 +153,32 @@ def prepare(
             if unlinked:
                 lines.append(f"measured again because nothing else compares their times: {len(unlinked)} measurements")
             stored = {**stored, **unlinked}
-        chosen = stale_plan(stored, target)
+        requested = stale_plan(stored, target)
     elif scope.refined:
-        chosen, strategy = _refinement_plan(request, scope.refined, stored, device, target)
+        return _refinement(request, scope.refined, stored, kind, lines, option)
     else:
-        chosen = scope.plan(request.space_of(scope.problems, device), target, always, request.leaves_out)
-        strategy = request.search(warm_start(chosen, always, target))
-    search = search_of(chosen, strategy, stored, request.retry_failed)
-    return PreparedSweep(device, target, lines, stored, chosen, strategy, search, key)
+        space = request.space_of(scope.problems, device)
+        requested = scope.plan(space, target, kind.always, request.leaves_out)
+    chosen = fitting(requested, kind.free_bytes)
+    previous = previous_of(stored, {task.problem.operator for task in chosen.tasks}, request.retry_failed)
+    advice = warm_start(chosen, kind.always, target) if request.leaves_out else None
+    search = request.search(advice)(chosen.tasks, previous)
+    key = kind.key if chosen.tasks == requested.tasks else None
+    work = Work.of(chosen, search, stored, option, key)
+    is_empty = request.stale and not chosen.tasks
+    return Part(kind, [*lines, *[NOTHING_STALE] * is_empty], work.summary, work, is_empty)
 
 
-def _refinement_plan(
-    request: Request, table: RefinedTable, stored: Stored, device: Device, target: Target
-) -> tuple[Plan, Strategy]:
-    """The plan of the table's untimed configs and of the shapes to measure from the present estimate, and the strategy.
+def _refinement(
+    request: Request, table: RefinedTable, stored: Stored, kind: Kind, lines: list[str], option: str
+) -> Part:
+    """The table's configs without a time, then the shapes to measure from the present estimate.
 
     Raises:
         UsageError: the store has no measurements of the table's functions.
+        NormtuneError: no problem fits into the free memory.
     """
+    device, target = kind.device, kind.target
     refinement = table.on(device, request.regime)
     before = previous_of(stored, {key.operator for key in table.trees}, request.retry_failed)
     disputes = refinement.disputes(before)
@@ -161,18 +195,12 @@ def _refinement_plan(
     disputed = plan(problems, request.space_of(problems, device), target, always)._replace(pruned={})
     recorded = request.space_of(list(before), device)
     untimed = table.untimed(before, target, None if isinstance(recorded, str) else recorded)
-    pending = tuple(Refine(disputed.tasks, before, refinement).pending())
-
-    def strategy(tasks: Sequence[Task], _: Previous) -> First:
-        """The search over all disputed shapes, because measurements may show others to be uncertain."""
-        too_large = {*pending, *untimed}.difference(tasks)
-        refine = Refine([task for task in disputed.tasks if task not in too_large], before, refinement)
-        return First([task for task in untimed if task not in too_large], refine)
-
-    return disputed._replace(tasks=(*untimed, *pending)), strategy
-
-
-def is_finished(key: str | None, runs: Iterable[Run], device: Device, regime: str) -> bool:
-    """Whether a run of the request with this key on a device of this kind has finished."""
-    same_kind = (run.protocol for run in runs if run.device.kind == device.kind and run.regime == regime)
-    return key is not None and any(protocol.get("finished") == key for protocol in same_kind)
+    fit = fitting(disputed._replace(tasks=(*untimed, *disputed.tasks)), kind.free_bytes)
+    fitting_problems = {task.problem for task in fit.tasks}
+    first, others = ([one for one in tasks if one.problem in fitting_problems] for tasks in (untimed, disputed.tasks))
+    search = Refine(others, before, refinement, first)
+    work = Work.of(fit._replace(tasks=tuple(search.pending())), search, stored, option)
+    is_empty = not work.backlog.tasks
+    part = Part(kind, lines, work.summary, work, is_empty)
+    part.lines += [*part.refinement_lines(), *[NOTHING_DISPUTED] * is_empty]
+    return part

@@ -1,4 +1,4 @@
-"""Text of a sweep: the device, the plan, the end.
+"""The result of a sweep, and its text: the device, the plan, the end.
 
 In: plans, backlogs and summaries. Out: lines of text, and JSON values of the same content, for `progress` and the
 command.
@@ -8,10 +8,10 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from normtune.kernels.load_file import loaded
-from normtune.results.records import REPLAY_PREFIX
+from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import EAGER, WARM
 from normtune.results.terminal import printable
 from normtune.tuner.compiling.ahead import Ahead
@@ -20,8 +20,7 @@ from normtune.tuner.device.engine import Identity
 from normtune.tuner.plan.grids import MAX_ELEMENTS
 from normtune.tuner.plan.plan import LEFT_OUT, Plan, peak_bytes
 from normtune.tuner.plan.pool import Pool
-from normtune.tuner.sweep.backlog import Backlog
-from normtune.tuner.sweep.summary import LARGE_BYTES, Best, Summary
+from normtune.tuner.sweep.summary import LARGE_BYTES, Backlog, Best, Summary
 from normtune.tuner.timing.disturbance import warned
 
 _REGIMES = {
@@ -34,6 +33,46 @@ NOTHING_STALE = "nothing is stale: all stored measurements are of the present ke
 
 # Number of reasons of failures that are printed; others are counted.
 REASONS = 5
+
+
+class SweepResult(NamedTuple):
+    """Result of a sweep.
+
+    Attributes:
+        device: the measured device, or the one of the plan.
+        summary: counts and times; empty for a dry run, and if nothing was stale.
+        backlog: the plan; None if there was nothing to measure.
+        damage: line about damaged stored measurements, which were left out; empty without any.
+        is_dry: whether the sweep was only planned.
+        compiled: binaries for another machine; None of a sweep that measures.
+        others: the same of GPUs of other kinds.
+    """
+
+    device: Device
+    summary: Summary
+    backlog: Backlog | None = None
+    damage: str = ""
+    is_dry: bool = False
+    compiled: Ahead | None = None
+    others: tuple["SweepResult", ...] = ()
+
+    def _repr_html_(self) -> str:
+        """The plan, and what was measured."""
+        from normtune.heuristics.report.notebook import html_with_charts
+
+        lines = [self.device.label, *(plan_lines(self.backlog) if self.backlog else ())]
+        is_measured = not (self.is_dry or self.compiled or self.summary.phases is None)
+        return html_with_charts([*lines, *(end_lines(self.summary, None) if is_measured else ())], lambda: ())
+
+    def to_plain(self) -> dict[str, Any]:
+        """The object of `normtune sweep --json`, as JSON values; docs/commands.md describes the keys."""
+        values: dict[str, Any] = {
+            "device": self.device._asdict(),
+            "plan": plain_plan(self.backlog) if self.backlog else None,
+            "sweep": None if self.is_dry or self.compiled else self.summary.to_plain(),
+        }
+        values |= {"compiled": self.compiled.to_plain()} if self.compiled else {}
+        return values | ({"others": [other.to_plain() for other in self.others]} if self.others else {})
 
 
 def device_line(bench: Bench | Identity) -> str:

@@ -54,6 +54,21 @@ class SharedSample:
     def __init__(self) -> None:
         self._medians: dict[Problem, dict[Candidate, float]] = {}
         self._shared: dict[str, dict[Problem, Mapping[Config, Outcome]]] = {}
+        self._pending: dict[str, list[Task]] | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether `begin` was called."""
+        return self._pending is not None
+
+    def begin(self, names: Sequence[str], tasks: Sequence[Task]) -> None:
+        """Let each of these devices measure the tasks."""
+        self._pending = {name: [*tasks] for name in names}
+
+    def next(self, name: str) -> Task | None:
+        """The next task of a device; None without one."""
+        tasks = (self._pending or {}).get(name)
+        return tasks.pop(0) if tasks else None
 
     def add_measured(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Note the outcomes of a task of the sweep."""

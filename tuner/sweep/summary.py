@@ -15,8 +15,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.results.records import Outcome
 from normtune.tuner.device.engine import Phases
-from normtune.tuner.plan.plan import Task
-from normtune.tuner.sweep.backlog import Backlog
+from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.sweep.spread import Spread
 from normtune.tuner.timing.disturbance import warned
 
@@ -45,13 +44,38 @@ class Near(NamedTuple):
     problems: int
 
 
+class Backlog(NamedTuple):
+    """The work ahead of a sweep.
+
+    Attributes:
+        plan: the requested problems and configs.
+        tasks: the pending tasks of the search, in about the order of measuring.
+        known: number of problems that are complete in the store.
+        binaries: number of binaries to compile.
+    """
+
+    plan: Plan
+    tasks: Sequence[Task]
+    known: int
+    binaries: int
+
+    @classmethod
+    def of(cls, plan: Plan, tasks: Sequence[Task]) -> "Backlog":
+        """The backlog of a search over a plan with these pending tasks."""
+        return cls(plan, tasks, len(plan.complete(tasks)), len(Plan(tuple(tasks), {}).jobs()))
+
+    @property
+    def cells(self) -> int:
+        """Number of (problem, config) pairs to be timed."""
+        return Plan(tuple(self.tasks), {}).cells()
+
+
 @dataclass
 class Summary:
     """Counts and times of a sweep.
 
     Attributes:
         store: words of a printed command that name the store, as ` --store FILE`; empty for the default store.
-        backlog: the plan; None if there was nothing to measure.
         measured: problems that were tried, each with the greatest `Best.of_copy` of its tasks, if any.
         timed: those of them with a timed config.
         known: number of problems that were complete before.
@@ -76,7 +100,6 @@ class Summary:
     """
 
     store: str = ""
-    backlog: Backlog | None = None
     measured: dict[Problem, float | None] = field(default_factory=dict)
     timed: set[Problem] = field(default_factory=set)
     known: int = 0
@@ -204,3 +227,8 @@ def best_of(outcomes: Mapping[Config, Outcome], copy: float | None) -> Best | No
         return None
     config = min(medians, key=lambda config: (medians[config], config))
     return Best(config, medians[config], copy / medians[config] if copy else None)
+
+
+def nothing_timed(regime: str) -> Phases:
+    """The phases of a sweep that has nothing to measure."""
+    return Phases(0.0, 0.0, 0.0, {"regime": regime, "rounds": 0, "void_rounds": 0, "worker_restarts": 0})

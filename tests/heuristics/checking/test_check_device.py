@@ -29,10 +29,11 @@ from normtune.tests.heuristics.made_up import rehashed
 from normtune.tests.tuner.benches import MadeUp
 from normtune.tuner.checking import api as check_api
 from normtune.tuner.checking import subject
-from normtune.tuner.checking.recheck import measure
+from normtune.tuner.checking.recheck import ProbeSearch, measure
 from normtune.tuner.checking.session import CheckSession, ProbeRequest
 from normtune.tuner.checking.verdict import AMBIGUOUS, OK, promises_little
-from normtune.tuner.sweep.summary import Summary
+from normtune.tuner.plan.plan import Plan
+from normtune.tuner.sweep.loop import Work
 
 H200 = locate.SHIPPED / "nvidia_h200.py"
 REPLAY = "replay:nvidia-h200"
@@ -128,14 +129,14 @@ def test_variants_that_were_not_measured_do_not_matter_and_stale_ones_do(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def only(plain: bool, *, fail: bool = False) -> Result:
-        def measure(session: CheckSession, *_: object) -> Summary:
+        def measure(session: CheckSession, *_: object) -> Work:
             for probe in session.probes:
                 if session.functions[probe.function].is_plain or not plain:
                     rounds = tuple(range(16))
                     fails = fail and not session.functions[probe.function].is_plain
                     own = Outcome("wrong_result", "y is off") if fails else Outcome("ok", "", rounds, (1000,) * 16)
                     session.learn(probe, probe.config, {probe.config: own})
-            return Summary()
+            return Work.of(Plan((), {}), ProbeSearch((), session, {}), {})
 
         monkeypatch.setattr(check_api, "measure", measure)
         return check("--device", REPLAY, "heuristics.py")
@@ -278,10 +279,10 @@ def test_a_recording_without_the_functions_of_a_table_is_named(tmp_path: Path) -
 def test_a_stale_table_fails_a_pull_request(
     table: Path, monkeypatch: pytest.MonkeyPatch, format_: str, level: str
 ) -> None:
-    def measure(session: CheckSession, *_: object) -> Summary:
+    def measure(session: CheckSession, *_: object) -> Work:
         for probe in session.probes:
             session.learn(probe, probe.config, {probe.config: Outcome("wrong_result", "y is off")})
-        return Summary()
+        return Work.of(Plan((), {}), ProbeSearch((), session, {}), {})
 
     monkeypatch.setattr(check_api, "measure", measure)
     result = check("--device", REPLAY, "heuristics.py", "--format", format_)

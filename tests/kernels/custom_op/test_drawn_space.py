@@ -17,14 +17,14 @@ from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.records import Outcome
 from normtune.tests.commands import one_line
-from normtune.tests.tuner.benches import MadeUp, sweep
+from normtune.tests.tuner.benches import MadeUp, search_of, sweep
 from normtune.tuner.inspection.inspect import inspect_operator
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.search.registry import search
 from normtune.tuner.search.rounds import timed
 from normtune.tuner.sweep import api
-from normtune.tuner.sweep.backlog import Backlog, search_of
 from normtune.tuner.sweep.report import pruned_lines
+from normtune.tuner.sweep.summary import Backlog
 
 ROOT = Path(__file__).parents[3]
 H200 = TARGETS["sm_90"]

@@ -13,6 +13,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.results.parallel.connect import connected
 from normtune.tests.commands import refused, succeed, wait_until
+from normtune.tests.tuner.benches import sweep_on
 from normtune.tests.tuner.cluster.disturbed import begin, content
 from normtune.tests.tuner.made_up_recording import recorded_plan
 from normtune.tuner.cluster import devices as cluster_devices
@@ -22,7 +23,6 @@ from normtune.tuner.cluster.devices import MOST_LOST, ClusterDevices
 from normtune.tuner.cluster.remote import ActorLostError
 from normtune.tuner.compiling.compiler import compile_job
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.sweep.sweep import Work, sweep
 
 pytestmark = pytest.mark.slow
 SWEEP = ("sweep", "--device", "replay:nvidia-h200", "--shapes", "1,512x256,4096")
@@ -100,7 +100,7 @@ def test_a_gpu_whose_actor_is_lost_three_times_is_left_out_and_named(opened, sma
         benches += waited(devices, lambda more: more or unlucky in devices.lost)
     assert devices.lost == {unlucky: f"its actor was lost {MOST_LOST} times"}
     assert len(benches) == 3
-    (summary,) = sweep([Work(benches, recorded_plan(), Adaptive)], store, joining=devices)
+    summary = sweep_on(benches, store, recorded_plan(), Adaptive, joining=devices)
     assert (summary.problems, summary.left) == (40, 0)
 
 
@@ -182,7 +182,7 @@ def test_binaries_are_compiled_on_any_node_and_refused_if_they_arrive_otherwise(
 
         monkeypatch.setattr(CompilerTasks, "_noted", changed)
     plan = recorded_plan([RMSNormConfig("row", 1, warps) for warps in (1, 2)])
-    (summary,) = sweep([Work(devices.open(), plan._replace(tasks=plan.tasks[:3]), Adaptive)], store, joining=devices)
+    summary = sweep_on(devices.open(), store, plan._replace(tasks=plan.tasks[:3]), Adaptive, joining=devices)
     assert summary.left == 0 and len(summary.measured) == 3
     reasons = {reason for _, reason in summary.failures}
     assert reasons == (set() if is_intact else {"compiled on the node of the GPU"})

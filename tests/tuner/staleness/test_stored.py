@@ -20,7 +20,7 @@ from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.records import Coverage, TimedCode
 from normtune.tests.heuristics.made_up import as_command
 from normtune.tests.results.stores import alter
-from normtune.tests.tuner.benches import DEVICE, sweep
+from normtune.tests.tuner.benches import DEVICE, search_of, sweep
 from normtune.tuner.checking.offline import check
 from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.plan import Plan, Task, candidates
@@ -29,7 +29,6 @@ from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.staleness import recorded, stored
 from normtune.tuner.staleness.recorded import cell_of, difference, pairs_of, record
 from normtune.tuner.staleness.stored import OTHER_CODE, Comparison, compare, compare_instructions
-from normtune.tuner.sweep.backlog import search_of
 
 TARGET = TARGETS["sm_90"]
 KERNELS = inspect.getsource(forward)  # what `toy` begins with
