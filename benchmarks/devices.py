@@ -23,9 +23,10 @@ from normtune.tuner.device.replay import ReplayEngine
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.search.registry import search
-from normtune.tuner.sweep.loop import Work, measure
+from normtune.tuner.sweep.loop import measure
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.summary import Best, Summary
+from normtune.tuner.sweep.work import Work
 
 # Seconds of a config's block on an H200, as long as its launches are short.
 BLOCK_SECONDS = 3.0e-4

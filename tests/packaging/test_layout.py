@@ -35,7 +35,7 @@ ROOMS = {
     "specs": Room(SPECS, "light"),
     "kernels": Room(rf"(?!{LIGHT}|kernels/(warmup|patch|call_counts))kernels/\w+\.py", "", "torch triton"),
     "kernels/tiles": Room(rf"(?!{LIGHT})kernels/tiles/", "light", "triton"),
-    "kernels/calling": Room(rf"(?!{LIGHT})kernels/calling/", "light kernels/tablefile", "torch triton"),
+    "kernels/calling": Room(rf"(?!{LIGHT})kernels/calling/", "light kernels/tablefile", "numpy torch triton"),
     "kernels/rms_norm": Room(
         rf"(?!{LIGHT}|{SPECS})kernels/rms_norm/",
         "light specs kernels kernels/tiles kernels/calling",
@@ -190,8 +190,8 @@ ROOMS = {
     ),
     "tuner/inspection": Room(
         "tuner/inspection/",
-        "light kernels/custom_op results tuner/timing tuner/plan tuner/compiling",
-        "numpy torch triton typer",
+        "light kernels/calling kernels/custom_op results tuner/timing tuner/plan tuner/compiling",
+        "numpy torch typer",
     ),
     "tuner/checking": Room(
         "tuner/checking/",

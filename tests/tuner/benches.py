@@ -14,6 +14,7 @@ from normtune.tuner.search.rounds import timed
 from normtune.tuner.sweep import loop
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.summary import nothing_timed
+from normtune.tuner.sweep.work import Work
 
 TARGET = TARGETS["sm_90"]
 DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
@@ -32,7 +33,7 @@ def search_of(plan, strategy, stored, retry_failed=False):
 def work_on(bench, store, plan, strategy, *, stored=None, key=None, retry_failed=False):
     """The work of a search on devices such as this one."""
     stored = store.coverage(bench.device, bench.regime) if stored is None else stored
-    return loop.Work.of(plan, search_of(plan, strategy, stored, retry_failed), stored, store.option, key)
+    return Work.of(plan, search_of(plan, strategy, stored, retry_failed), stored, store.option, key)
 
 
 def sweep_on(

@@ -19,7 +19,8 @@ from normtune.tuner.plan.plan import Plan, Task, fitting, plan, problems
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.sweep import progress
 from normtune.tuner.sweep.report import SweepResult, end_lines, fruitless_line, plan_lines
-from normtune.tuner.sweep.summary import Backlog, Best, Summary, best_of
+from normtune.tuner.sweep.summary import Best, Summary, best_of
+from normtune.tuner.sweep.work import Backlog
 
 TARGET = TARGETS["sm_90"]
 FAST, SLOW, BROKEN = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))

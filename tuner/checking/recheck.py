@@ -18,8 +18,8 @@ from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.plan import Plan, Task, candidates, fitting
 from normtune.tuner.search.adaptive import Adaptive, two_batches
 from normtune.tuner.search.protocol import Race, Search
-from normtune.tuner.sweep.loop import Work
 from normtune.tuner.sweep.loop import measure as measure_work
+from normtune.tuner.sweep.work import Work
 
 # The probes of each task, with the config of the task that has the launch of the table's.
 Probes = Mapping[Task, Sequence[tuple[ProbeRequest, Config]]]

@@ -20,7 +20,7 @@ from normtune.tuner.checking.verdict import (
     ShapeLoss,
     of_table,
 )
-from normtune.tuner.sweep.loop import Work
+from normtune.tuner.sweep.work import Work
 
 # Shapes shown per stale function.
 _SHAPES = 5

@@ -26,12 +26,13 @@ from normtune.tuner.device.open import NoDeviceError
 from normtune.tuner.device.unopened import absent_gpu
 from normtune.tuner.sweep.devices import Devices, alike, check_limits
 from normtune.tuner.sweep.incumbents import always_on_any
-from normtune.tuner.sweep.loop import Work, measure
+from normtune.tuner.sweep.loop import measure
 from normtune.tuner.sweep.prepare import Kind, Part, prepare
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.report import SweepResult, ahead_lines, device_line, end_lines, plan_lines, pruned_lines
 from normtune.tuner.sweep.request import Request, Scope
 from normtune.tuner.sweep.summary import Summary, nothing_timed
+from normtune.tuner.sweep.work import Work
 
 if TYPE_CHECKING:
     from normtune.tuner.cluster.devices import ClusterDevices

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
@@ -21,15 +21,15 @@ from normtune.results.database.store import Store
 from normtune.results.records import Outcome
 from normtune.tuner.device.bench import Bench
 from normtune.tuner.device.engine import DeviceGoneError, SkippedError
-from normtune.tuner.plan.plan import Plan, Task
-from normtune.tuner.plan.resume import Stored, without_times
+from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.exhaustive import all_rounds
-from normtune.tuner.search.protocol import Race, Search
+from normtune.tuner.search.protocol import Race
 from normtune.tuner.sweep.pace import Pace
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.run_writer import RunWriter, measurements, new_run, searched
 from normtune.tuner.sweep.spread import SharedSample
-from normtune.tuner.sweep.summary import Backlog, Best, Summary
+from normtune.tuner.sweep.summary import Best
+from normtune.tuner.sweep.work import Work
 
 if TYPE_CHECKING:
     from normtune.tuner.cluster.devices import ClusterDevices
@@ -41,39 +41,6 @@ _STARVED_SECONDS = 0.005
 # Seconds between two looks for devices that join, and how long a search without any device waits for one.
 JOINING_SECONDS = 0.5
 REJOIN_SECONDS = 120.0
-
-
-class Work(NamedTuple):
-    """What like devices measure together.
-
-    Attributes:
-        search: chooses tasks and rounds.
-        backlog: the tasks that were pending before.
-        summary: counts of what was and is measured.
-        key: of the request, stored when all is measured; None where that follows from the store.
-    """
-
-    search: Search
-    backlog: Backlog
-    summary: Summary
-    key: str | None = None
-
-    @classmethod
-    def of(cls, plan: Plan, search: Search, stored: Stored, option: str = "", key: str | None = None) -> "Work":
-        """The work of a search.
-
-        Args:
-            plan: of the search.
-            search: over the plan.
-            stored: coverage of the store.
-            option: words of a printed command that name the store.
-            key: see the class.
-        """
-        backlog = Backlog.of(plan, tuple(search.pending()))
-        complete, count = plan.complete(backlog.tasks), len(backlog.tasks)
-        failed = without_times(stored, complete)
-        summary = Summary(option, known=len(complete), known_failed=failed, total=count, left=count)
-        return cls(search, backlog, summary, key)
 
 
 def measure(

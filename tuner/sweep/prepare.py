@@ -22,11 +22,11 @@ from normtune.tuner.plan.plan import ConfigsOf, fitting, plan, warm_start
 from normtune.tuner.plan.resume import Stored, previous_of, stale_plan, without_times
 from normtune.tuner.search.refine import Refine, answers_at
 from normtune.tuner.staleness.stored import Pair, compare, compare_instructions, is_other_code
-from normtune.tuner.sweep.loop import Work
 from normtune.tuner.sweep.refine import RefinedTable
 from normtune.tuner.sweep.report import NOTHING_DISPUTED, NOTHING_STALE
 from normtune.tuner.sweep.request import Request, Scope
 from normtune.tuner.sweep.summary import Summary
+from normtune.tuner.sweep.work import Work
 
 
 class Kind(NamedTuple):

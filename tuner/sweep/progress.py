@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from normtune.kernels.problem import Problem
 from normtune.results import terminal
 from normtune.tuner.sweep.report import about, best_text, plan_lines
-from normtune.tuner.sweep.summary import Backlog, Best, Summary
+from normtune.tuner.sweep.summary import Best, Summary
+from normtune.tuner.sweep.work import Backlog
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -20,7 +20,8 @@ from normtune.tuner.device.engine import Identity
 from normtune.tuner.plan.grids import MAX_ELEMENTS
 from normtune.tuner.plan.plan import LEFT_OUT, Plan, peak_bytes
 from normtune.tuner.plan.pool import Pool
-from normtune.tuner.sweep.summary import LARGE_BYTES, Backlog, Best, Summary
+from normtune.tuner.sweep.summary import LARGE_BYTES, Best, Summary
+from normtune.tuner.sweep.work import Backlog
 from normtune.tuner.timing.disturbance import warned
 
 _REGIMES = {

@@ -15,7 +15,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.results.records import Outcome
 from normtune.tuner.device.engine import Phases
-from normtune.tuner.plan.plan import Plan, Task
+from normtune.tuner.plan.plan import Task
 from normtune.tuner.sweep.spread import Spread
 from normtune.tuner.timing.disturbance import warned
 
@@ -42,32 +42,6 @@ class Near(NamedTuple):
 
     fraction: float
     problems: int
-
-
-class Backlog(NamedTuple):
-    """The work ahead of a sweep.
-
-    Attributes:
-        plan: the requested problems and configs.
-        tasks: the pending tasks of the search, in about the order of measuring.
-        known: number of problems that are complete in the store.
-        binaries: number of binaries to compile.
-    """
-
-    plan: Plan
-    tasks: Sequence[Task]
-    known: int
-    binaries: int
-
-    @classmethod
-    def of(cls, plan: Plan, tasks: Sequence[Task]) -> "Backlog":
-        """The backlog of a search over a plan with these pending tasks."""
-        return cls(plan, tasks, len(plan.complete(tasks)), len(Plan(tuple(tasks), {}).jobs()))
-
-    @property
-    def cells(self) -> int:
-        """Number of (problem, config) pairs to be timed."""
-        return Plan(tuple(self.tasks), {}).cells()
 
 
 @dataclass

@@ -33,7 +33,7 @@ from normtune.tuner.checking.recheck import ProbeSearch, measure
 from normtune.tuner.checking.session import CheckSession, ProbeRequest
 from normtune.tuner.checking.verdict import AMBIGUOUS, OK, promises_little
 from normtune.tuner.plan.plan import Plan
-from normtune.tuner.sweep.loop import Work
+from normtune.tuner.sweep.work import Work
 
 H200 = locate.SHIPPED / "nvidia_h200.py"
 REPLAY = "replay:nvidia-h200"

@@ -24,7 +24,7 @@ from normtune.tuner.search.registry import search
 from normtune.tuner.search.rounds import timed
 from normtune.tuner.sweep import api
 from normtune.tuner.sweep.report import pruned_lines
-from normtune.tuner.sweep.summary import Backlog
+from normtune.tuner.sweep.work import Backlog
 
 ROOT = Path(__file__).parents[3]
 H200 = TARGETS["sm_90"]

@@ -1,84 +1,21 @@
-"""Extends Triton's interpreter by missing functions, and by checks of every memory access.
+"""Checks every access to memory of kernels in Triton's interpreter.
 
-In: a process that has imported no kernels yet. Out: an interpreter that also runs kernels with libdevice and float
-scalars, and that stops at an access outside of the tensors of a launch, or to memory that another program wrote. As
-this uses Triton's private interfaces, the process should do nothing else.
+In: a process that has imported no kernels yet. Out: an interpreter that stops at an access outside of the tensors of a
+launch, or to memory that another program wrote.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
+from normtune.kernels.calling.interpreter_inside import observe
 from normtune.kernels.custom_op.recording import is_descriptor
-
-_SAME = ("tanh", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "sin", "cos", "floor", "ceil")
-# Functions of libdevice, in NumPy.
-_LIBDEVICE: Mapping[str, Callable[..., Any]] = {
-    **{name: getattr(np, name) for name in _SAME},
-    **{"pow": np.power, "abs": np.abs, "rint": np.rint, "trunc": np.trunc, "isnan": np.isnan, "isinf": np.isinf},
-    **{"div_rn": np.divide, "fast_dividef": np.divide, "fast_expf": np.exp, "fast_logf": np.log},
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "erf": np.vectorize(math.erf, otypes=[np.float32]),
-    "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
-}
 
 
 class AccessError(Exception):
     """A forbidden access of a kernel; the text names the access and the tensor."""
-
-
-def complete() -> None:
-    """Add methods of float scalars, functions of libdevice and grids in lists to Triton's interpreter."""
-    from triton import language as tl
-    from triton.language.extra import libdevice
-    from triton.language.extra.cuda import libdevice as of_cuda
-    from triton.runtime import interpreter
-
-    usual = interpreter._implicit_cvt
-
-    def tensor(array: Any, dtype: Any, shape: Sequence[int]) -> Any:
-        kind = tl.block_type(dtype, list(shape)) if shape else dtype
-        return tl.tensor(interpreter.TensorHandle(array, dtype), kind)
-
-    def converted(value: Any) -> Any:
-        return tensor(np.array([value], np.float32), tl.float32, ()) if isinstance(value, float) else usual(value)
-
-    def of_numpy(name: str) -> Callable[..., Any]:
-        def function(*values: Any, **_: Any) -> Any:
-            arrays = [value.handle.data if isinstance(value, tl.tensor) else np.float32(value) for value in values]
-            first = next(value for value in values if isinstance(value, tl.tensor))
-            with np.errstate(all="ignore"):
-                result = _LIBDEVICE[name](*arrays)
-            return tensor(result.astype(arrays[0].dtype), first.dtype, first.shape)
-
-        return function
-
-    functions = {name: of_numpy(name) for name in _LIBDEVICE}
-    patch_language = interpreter._patch_lang
-
-    def patched(kernel: Any) -> Any:
-        """Also replace functions of another copy of libdevice, which some libraries have."""
-        for name, value in list(kernel.__globals__.items()):
-            if getattr(value, "__module__", "") in (libdevice.__name__, of_cuda.__name__):
-                kernel.__globals__[name] = functions.get(value.__name__, value)
-        return patch_language(kernel)
-
-    call = interpreter.GridExecutor.__call__
-
-    def called(executor: Any, *args: Any, **kwargs: Any) -> Any:
-        grid = executor.grid
-        executor.grid = (lambda meta: tuple(grid(meta))) if callable(grid) else tuple(grid)
-        return call(executor, *args, **kwargs)
-
-    interpreter.GridExecutor.__call__ = called  # type: ignore[method-assign]
-    interpreter._implicit_cvt = converted
-    interpreter._patch_lang = patched
-    for name, function in functions.items():
-        for module in (libdevice, of_cuda):
-            setattr(module, name, function)
 
 
 class _Range(NamedTuple):
@@ -113,19 +50,7 @@ class Watch:
 
     def install(self) -> None:
         """Check the accesses of this process from now on."""
-        from triton.runtime import interpreter
-
-        self._builder = interpreter.interpreter_builder
-        self._usual = interpreter._interpreter
-        interpreter._interpreter = self  # type: ignore[assignment]
-        arguments = interpreter.GridExecutor._init_args_hst
-
-        def prepared(executor: Any, args: Any, kwargs: Any) -> Any:
-            result = arguments(executor, args, kwargs)
-            self._begin(executor.fn, {**dict(zip(executor.arg_names, result[0], strict=False)), **result[1]})
-            return result
-
-        interpreter.GridExecutor._init_args_hst = prepared  # type: ignore[method-assign]
+        self._builder, self._usual = observe(self, self._begin)
 
     def _begin(self, function: Any, arguments: Mapping[str, Any]) -> None:
         is_ours = function.__module__.startswith("normtune.")
