@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.linalg import LinAlgError
 
-from normtune.tuner.search.plane.cholesky import Cholesky
+from normtune.tuner.search.plane.gp import Cholesky
 
 
 @pytest.mark.parametrize("count", [1, 31, 32, 33, 64, 100])

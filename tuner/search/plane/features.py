@@ -1,18 +1,26 @@
-"""The configs of an operator as codes of their knobs' values, and moves among them: neighbours and recombinations.
+"""The configs of an operator as codes of their knobs' values, with moves among them, and their launches at a problem.
 
-In: configs. Out: codes, distances of the values of each knob, and numbers of configs. Knows neither shapes nor times.
+In: configs; the candidates of a problem. Out: codes, distances of the values of each knob, numbers of configs; the
+rank of a launch's number of programs, and its binary. Knows no times.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
 from normtune.kernels.config import Config
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.plan.pool import Candidate, Pool
 
 Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
+
+# Number of programs that run at once, roughly: fewer take as long as one. Values of the logs of their number.
+_AT_ONCE = 128
+WAVES: Array = 0.25 * np.arange(49.0)
 
 
 class Configs:
@@ -64,6 +72,56 @@ class Configs:
         child[rows[strange], knobs[strange]] = self.codes[others, knobs[strange]]
         numbers = map(self._number_at.get, map(bytes, child))
         return np.unique(np.array([number for number in numbers if number is not None], np.int64))
+
+
+class Candidates:
+    """The candidates of a problem by the numbers of their configs, each asked for its launch once.
+
+    Args:
+        task: the problem with its candidates.
+        configs: of the operator.
+
+    Attributes:
+        pool: the candidates of a large space, which get a launch when they are asked for; None of a small one.
+        illegal: which configs are no candidates, in a large space as far as they were asked, (configs,).
+    """
+
+    def __init__(self, task: Task, configs: Configs) -> None:
+        self._configs = configs
+        self.pool = task.candidates if isinstance(task.candidates, Pool) else None
+        listed = () if self.pool is not None else task.candidates
+        self._listed = {configs.number[candidate.config]: candidate for candidate in listed}
+        self.illegal = np.full(len(configs.all), self.pool is None)
+        self.illegal[[*self._listed]] = False
+        self._launches: dict[int, tuple[int, Hashable]] = {}
+
+    def of(self, number: int) -> Candidate | None:
+        """The candidate of a config: None if it is illegal, in a large space another one with its launch."""
+        return self._listed.get(number) if self.pool is None else self.pool.of(self._configs.all[number])
+
+    def is_legal(self, number: int) -> bool:
+        """Whether a config is a candidate; of several with equal launches one is."""
+        candidate = self.of(number)
+        is_legal = candidate is not None and candidate.config == self._configs.all[number]
+        self.illegal[number] |= not is_legal
+        return is_legal
+
+    def grids(self, numbers: Codes) -> Codes:
+        """Ranks in `WAVES` of the numbers of programs of candidates, (configs,)."""
+        return np.array([self._launch(number)[0] for number in numbers.tolist()], np.int64)
+
+    def binaries(self, numbers: Codes) -> list[Hashable]:
+        """The binaries of candidates."""
+        return [self._launch(number)[1] for number in numbers.tolist()]
+
+    def _launch(self, number: int) -> tuple[int, Hashable]:
+        if number not in self._launches:
+            candidate = self.of(number)
+            assert candidate is not None
+            launch = candidate.launch
+            rank = round(math.log2(1 + launch.grid / _AT_ONCE) / WAVES[1])
+            self._launches[number] = min(rank, len(WAVES) - 1), launch.binary
+        return self._launches[number]
 
 
 def _distances(values: Sequence[int | str | None]) -> Array:
