@@ -46,7 +46,6 @@ class Configs:
                 columns.append([rank[value] for value in column])
                 self.distances.append(_distances(ordered))
         self.codes = np.array(columns, np.int64).reshape(len(columns), len(self.all)).T.copy()
-        self._columns = self.codes.T.astype(np.int32, order="C")
         self._near: dict[tuple[int, int], Codes] = {}
         # Of equal codes, which configs of different classes may have, the first.
         self._number_at = {row.tobytes(): number for number, row in reversed([*enumerate(self.codes)])}
@@ -54,12 +53,9 @@ class Configs:
     def near(self, number: int, least: int) -> Codes:
         """The configs that differ from one in one knob; if these are fewer than `least`, some that differ in two."""
         if (number, least) not in self._near:
-            differences = np.zeros(len(self.all), np.int16)
-            for column, value in zip(self._columns, self.codes[number].tolist(), strict=True):
-                differences += column != value
-            one = np.flatnonzero(differences == 1)
-            more = max(0, least - len(one))
-            self._near[number, least] = np.concatenate([one, np.flatnonzero(differences == 2)[:more]]) if more else one
+            differences = (self.codes != self.codes[number]).sum(axis=1)
+            one, two = (np.flatnonzero(differences == count) for count in (1, 2))
+            self._near[number, least] = np.concatenate([one, two[: max(0, least - len(one))]])
         return self._near[number, least]
 
     def children(self, parents: Codes, count: int, random: Generator) -> Codes:
@@ -72,6 +68,14 @@ class Configs:
         child[rows[strange], knobs[strange]] = self.codes[others, knobs[strange]]
         numbers = map(self._number_at.get, map(bytes, child))
         return np.unique(np.array([number for number in numbers if number is not None], np.int64))
+
+
+def at_values(codes: Codes, widths: Iterable[int]) -> Array:
+    """1 for each value that a row has: `widths` are the numbers of values of the columns, (rows, all values)."""
+    starts = np.cumsum([0, *widths])
+    result = np.zeros((len(codes), starts[-1]))
+    result[np.arange(len(codes))[:, None], codes + starts[:-1]] = 1.0
+    return result
 
 
 class Candidates:

@@ -17,13 +17,14 @@ once: a factor of the kernel for each two shapes, for each two grids, and for ea
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
-from scipy.linalg import LinAlgError, cholesky, solve_triangular
-from scipy.linalg.lapack import dpotrf, dtrtri
+from scipy.linalg import block_diag
+from scipy.linalg.lapack import dtrtri
 from scipy.optimize import minimize
 
 from normtune.tuner.search.plane.features import Array, Codes
@@ -69,8 +70,8 @@ class Kernel:
 
     Args:
         distances: of the values of each axis, (values, values): those of sizes, of grids, and of knobs.
-        sizes: codes of each shape, (shapes, sizes).
-        knobs: codes of each config, (configs, knobs).
+        sizes: 1 for each value of a shape, (shapes, values of all sizes).
+        knobs: 1 for each value of a config, (configs, values of all knobs).
         level: deviation of a shape's level; 0 for values that are compared across shapes.
         logs: of the parameters: weights and length scales of the axes, deviations of the process, of a config, of an
             error; None for the means of the prior.
@@ -79,39 +80,33 @@ class Kernel:
         logs: of the parameters.
         prior: means of the logs.
         level: deviation of a shape's level.
-        error: variance of a time.
+        variance, error: those of a time, and of its error alone.
         likeness: logs of the factors of each two shapes, (shapes, shapes).
     """
 
     def __init__(
-        self, distances: Sequence[Array], sizes: Codes, knobs: Codes, level: float = LEVEL, logs: Array | None = None
+        self, distances: Sequence[Array], sizes: Array, knobs: Array, level: float = LEVEL, logs: Array | None = None
     ) -> None:
         self._distances, self._sizes, self._knobs, self.level = distances, sizes, knobs, level
-        self._ends = np.cumsum([*map(len, distances)])
         axes = np.ones(len(distances))
         self.prior, self._spread = (
             np.concatenate([_WEIGHT[which] * axes, _LENGTH[which] * axes, [one[which] for one in _DEVIATIONS]])
             for which in (0, 1)
         )
         self.logs = self.prior if logs is None else logs
-        _, _, (process, config, error) = self._parameters(self.logs)
+        weights, lengths, (process, config, error) = self._parameters(self.logs)
         self._process, self._config, self.error = process**2, config**2, error**2 + JITTER
         self.variance = self._process + level**2 + self._config + self.error
-        table, count = self._table(self.logs), sizes.shape[1]
-        first, last = self._ends[count - 1 : count + 1]
-        of_sizes = self._at_values(sizes, 0)
-        self.likeness: Array = of_sizes @ table[:first, :first] @ of_sizes.T
+        table, first, last = self._table(weights, lengths), sizes.shape[1], -knobs.shape[1]
+        self.likeness: Array = sizes @ table[:first, :first] @ sizes.T
         self._of_shapes, self._of_grids = np.exp(self.likeness), np.exp(table[first:last, first:last])
         self._of_knobs = table[last:, last:]
 
     def __call__(self, first: Points, second: Points) -> Array:
         """The covariance of each two points without their errors, (first, second)."""
-        (ours, our_place), (theirs, their_place) = (
-            np.unique(points.configs, return_inverse=True) for points in (first, second)
-        )
-        knobs, others = (self._at_values(self._knobs[configs], self._sizes.shape[1] + 1) for configs in (ours, theirs))
-        of_configs = self._process * np.exp(knobs @ self._of_knobs @ others.T)
-        result = _pairs(of_configs, our_place, their_place)
+        (ours, rows), (theirs, columns) = (np.unique(one.configs, return_inverse=True) for one in (first, second))
+        of_configs = self._process * np.exp(self._knobs[ours] @ self._of_knobs @ self._knobs[theirs].T)
+        result = _pairs(of_configs, rows, columns)
         result *= _pairs(self._of_grids, first.grids, second.grids)
         result *= _pairs(self._of_shapes, first.shapes, second.shapes)
         result.reshape(-1)[np.flatnonzero(first.configs[:, None] == second.configs)] += self._config
@@ -120,31 +115,30 @@ class Kernel:
 
     def fitted(self, points: Points, targets: Array) -> "Kernel":
         """The kernel with the parameters of greatest posterior density, from the log times of points."""
-        sizes, knobs = self._sizes[points.shapes], self._knobs[points.configs]
-        values = self._at_values(np.column_stack([sizes, points.grids, knobs]), 0)
+        grids = np.eye(len(self._of_grids))[points.grids]
+        values = np.column_stack([self._sizes[points.shapes], grids, self._knobs[points.configs]])
         same_shape = LEVEL**2 * (points.shapes[:, None] == points.shapes)
         same_config = (points.configs[:, None] == points.configs).astype(np.float64)
 
         def objective(logs: Array) -> tuple[float, Array]:
             weights, lengths, (process, config, error) = self._parameters(logs)
-            smooth = process**2 * np.exp(values @ self._table(logs) @ values.T)
+            smooth = process**2 * np.exp(values @ self._table(weights, lengths) @ values.T)
             covariance = smooth + config**2 * same_config + same_shape
             covariance[np.diag_indices_from(covariance)] += error**2 + JITTER
-            factor = cholesky(covariance, lower=True, check_finite=False)
-            inverse_factor = solve_triangular(factor, np.eye(len(targets)), lower=True, check_finite=False)
+            factor = np.linalg.cholesky(covariance)
+            inverse_factor = solved(factor, np.eye(len(targets)))
             inverse = inverse_factor.T @ inverse_factor
-            solved = inverse @ targets
+            scaled = inverse @ targets
             away = (logs - self.prior) / self._spread
-            value = 0.5 * float(targets @ solved) + float(np.log(np.diag(factor)).sum()) + 0.5 * float(away @ away)
-            slope = 0.5 * (inverse - np.outer(solved, solved))  # by the covariance
+            value = 0.5 * float(targets @ scaled) + float(np.log(np.diag(factor)).sum()) + 0.5 * float(away @ away)
+            slope = 0.5 * (inverse - np.outer(scaled, scaled))  # by the covariance
             by_table = values.T @ (slope * smooth) @ values
             by_weights, by_lengths = [], []
-            for part, distance, weight, length in zip(self._parts, self._distances, weights, lengths, strict=True):
-                scaled = math.sqrt(3) * distance / length
-                matern = (1 + scaled) * np.exp(-scaled)
+            for part, distance, weight, length in self._axes(weights, lengths):
+                matern, by_length = _matern(distance, length)
                 by_matern = by_table[part, part] / (1 + weight * matern)
                 by_weights.append(weight * ((by_matern * matern).sum() - by_table[part, part].sum() / (1 + weight)))
-                by_lengths.append(weight * (by_matern * scaled**2 * np.exp(-scaled)).sum())
+                by_lengths.append(weight * (by_matern * by_length).sum())
             by_process, by_config = 2 * (slope * smooth).sum(), 2 * config**2 * (slope * same_config).sum()
             gradient = np.array([*by_weights, *by_lengths, by_process, by_config, 2 * error**2 * np.trace(slope)])
             return value, gradient + away / self._spread
@@ -153,33 +147,25 @@ class Kernel:
         result = minimize(objective, self.logs, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS})
         return Kernel(self._distances, self._sizes, self._knobs, self.level, np.asarray(result.x))
 
-    @property
-    def _parts(self) -> list[slice]:
-        """Places of the values of each axis among those of all."""
-        return [slice(end - len(distance), end) for end, distance in zip(self._ends, self._distances, strict=True)]
-
     def _parameters(self, logs: Array) -> tuple[Array, Array, Array]:
         """Weights, length scales, and deviations of the process, of a config and of an error."""
         axes = len(self._distances)
         weights, lengths, deviations = np.split(np.exp(logs), [axes, 2 * axes])
         return weights, lengths, deviations
 
-    def _table(self, logs: Array) -> Array:
-        """Logs of the factors, (values of all axes, values of all axes)."""
-        table = np.zeros((self._ends[-1], self._ends[-1]))
-        weights, lengths, _ = self._parameters(logs)
-        for part, distance, weight, length in zip(self._parts, self._distances, weights, lengths, strict=True):
-            scaled = math.sqrt(3) * distance / length
-            table[part, part] = np.log1p(weight * (1 + scaled) * np.exp(-scaled)) - math.log1p(weight)
-        return table
+    def _axes(self, weights: Array, lengths: Array) -> Iterator[tuple[slice, Array, float, float]]:
+        """Of each axis the places of its values among those of all, their distances, its weight and length scale."""
+        ends = np.cumsum([*map(len, self._distances)]).tolist()
+        parts = [slice(start, end) for start, end in pairwise([0, *ends])]
+        return zip(parts, self._distances, weights.tolist(), lengths.tolist(), strict=True)
 
-    def _at_values(self, codes: Codes, axis: int) -> Array:
-        """1 for each value of a point on the axes from this one, (points, values of these axes)."""
-        widths = [*map(len, self._distances)][axis : axis + codes.shape[1]]
-        starts = np.cumsum([0, *widths])
-        result = np.zeros((len(codes), starts[-1]))
-        result[np.arange(len(codes))[:, None], codes + starts[:-1]] = 1.0
-        return result
+    def _table(self, weights: Array, lengths: Array) -> Array:
+        """Logs of the factors, (values of all axes, values of all axes)."""
+        factors = [
+            np.log1p(weight * _matern(distance, length)[0]) - math.log1p(weight)
+            for _, distance, weight, length in self._axes(weights, lengths)
+        ]
+        return np.asarray(block_diag(*factors))
 
 
 class Posterior:
@@ -196,10 +182,10 @@ class Posterior:
 
     def __init__(self, kernel: Kernel, known: Points, targets: Array, points: Points) -> None:
         self._kernel, self._points = kernel, points
-        factor = Cholesky(_with_errors(kernel(known, known), kernel.error))
-        self._half = factor.solve(kernel(known, points))
+        factor = np.linalg.cholesky(_with_errors(kernel(known, known), kernel.error))
+        self._half = solved(factor, kernel(known, points))
         mean = targets.mean()
-        self.mean = np.asarray(factor.solve((targets - mean)[:, None])[:, 0] @ self._half + mean)
+        self.mean = np.asarray(solved(factor, (targets - mean)[:, None])[:, 0] @ self._half + mean)
         variance = kernel.variance - np.einsum("ij,ij->j", self._half, self._half)
         self.deviation = np.sqrt(np.maximum(variance, JITTER))
 
@@ -207,7 +193,7 @@ class Posterior:
         """Joint draws of the log times of some of the points, (draws, indices)."""
         points, half = self._points.of(indices), self._half.take(indices, 1, mode="clip")
         covariance = self._kernel(points, points) - half.T @ half
-        root = Cholesky(_with_errors(covariance, self._kernel.error)).lower
+        root = np.linalg.cholesky(_with_errors(covariance, self._kernel.error))
         return np.asarray((self.mean[indices, None] + root @ random.standard_normal((len(indices), count))).T)
 
 
@@ -264,40 +250,17 @@ class Surrogate:
         self.kernel = self.kernel.fitted(self.points.of(some), targets[some] - targets[some].mean())
 
 
-class Cholesky:
-    """The factor of a positive definite matrix, (n, n), in blocks of rows.
+def solved(lower: Array, right: Array) -> Array:
+    """The solution x of lower x = right, for a lower triangular matrix, (n, columns).
 
-    Nearly all of the work is products of matrices, during which numpy lets other threads run; scipy's functions of
-    whole matrices keep them waiting. A triangular solve for 400 rows takes two thirds of the time of scipy's, too.
-
-    Attributes:
-        lower: the factor, (n, n).
-
-    Raises:
-        LinAlgError: the matrix is not positive definite.
+    Takes two thirds of the time of scipy's for 400 rows, and numpy's products let other threads run.
     """
-
-    def __init__(self, matrix: Array) -> None:
-        count = len(matrix)
-        self._blocks = [slice(start, min(start + _ROWS, count)) for start in range(0, count, _ROWS)]
-        self._inverses: list[Array] = []  # of the blocks on the diagonal of the factor
-        self.lower = lower = np.zeros_like(matrix)
-        for rows in self._blocks:
-            before, after = slice(rows.start), slice(rows.stop, None)
-            rest = matrix[rows.start :, rows] - lower[rows.start :, before] @ lower[rows, before].T
-            lower[rows, rows], failed = dpotrf(rest[: rows.stop - rows.start], lower=1)
-            if failed:
-                raise LinAlgError("the matrix is not positive definite")
-            self._inverses.append(dtrtri(lower[rows, rows], lower=1)[0])
-            np.matmul(rest[rows.stop - rows.start :], self._inverses[-1].T, out=lower[after, rows])
-
-    def solve(self, right: Array) -> Array:
-        """The solution x of lower x = right, (n, columns)."""
-        solved = np.empty_like(right)
-        for rows, inverse in zip(self._blocks, self._inverses, strict=True):
-            before = slice(rows.start)
-            np.matmul(inverse, right[rows] - self.lower[rows, before] @ solved[before], out=solved[rows])
-        return solved
+    solution = np.empty_like(right)
+    for start in range(0, len(lower), _ROWS):
+        rows, before = slice(start, start + _ROWS), slice(start)
+        rest = right[rows] - lower[rows, before] @ solution[before]
+        np.matmul(dtrtri(lower[rows, rows], lower=1)[0], rest, out=solution[rows])
+    return solution
 
 
 def bent(logs: Array) -> Array:
@@ -307,13 +270,16 @@ def bent(logs: Array) -> Array:
 
 def near(points: Points, shape: int, targets: Array, kernel: Kernel) -> Codes:
     """Indices of the times that say most of a shape."""
-    if len(targets) <= MOST_POINTS:
-        return np.arange(len(targets))
     said = kernel.likeness[:, shape][points.shapes] - BY_SLOWNESS * targets
     unsaid = np.where(points.shapes == shape, 0.0, -said)
-    most = np.partition(unsaid, MOST_POINTS - 1)[MOST_POINTS - 1]
-    sure = np.flatnonzero(unsaid < most)
-    return np.sort(np.concatenate([sure, np.flatnonzero(unsaid == most)[: MOST_POINTS - len(sure)]]))
+    return np.sort(np.argsort(unsaid, kind="stable")[:MOST_POINTS])
+
+
+def _matern(distance: Array, length: float) -> tuple[Array, Array]:
+    """The Matern 3/2 of distances, and its slope by the log of the length scale."""
+    scaled = math.sqrt(3) * distance / length
+    decay = np.exp(-scaled)
+    return (1 + scaled) * decay, scaled**2 * decay
 
 
 def _pairs(table: Array, rows: Codes, columns: Codes) -> Array:

@@ -14,11 +14,11 @@ import numpy as np
 
 from normtune.kernels.config import Config
 from normtune.kernels.config_space import Drawn
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import AXES, Problem
 from normtune.tuner.plan.neighbours import Neighbours
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Pool
-from normtune.tuner.search.plane.features import WAVES, Array, Codes, Configs
+from normtune.tuner.search.plane.features import WAVES, Array, Codes, Configs, at_values
 from normtune.tuner.search.plane.gp import Kernel, Surrogate, bent
 
 # Measured configs of a problem before the search ends there.
@@ -84,13 +84,13 @@ class Group:
         self.configs, self.until = Configs(_configs_of(tasks).union(advised)), until
         self.places = {problem: place for place, problem in enumerate(problems)}
         self.near = Neighbours(np.array([point(problem) for problem in problems]), most=NEIGHBOURS)
-        values = [[getattr(problem, axis) for problem in problems] for axis in ("rows", "hidden")]
-        sizes = [np.unique(axis) for axis in values]
-        octaves = [*(np.log2(one.astype(np.float64)) for one in sizes), WAVES]
-        distances = [abs(one[:, None] - one) / _OCTAVES for one in octaves] + self.configs.distances
-        places = np.column_stack([np.searchsorted(one, axis) for one, axis in zip(sizes, values, strict=True)])
-        self.times = Surrogate(Kernel(distances, places, self.configs.codes))
-        self._failures = Surrogate(Kernel(distances, places, self.configs.codes, level=0.0))  # 1 for each failure
+        sizes = [[getattr(problem, axis) for problem in problems] for axis in AXES]
+        distinct, codes = zip(*(np.unique(np.log2(axis), return_inverse=True) for axis in sizes), strict=True)
+        distances = [abs(one[:, None] - one) / _OCTAVES for one in (*distinct, WAVES)] + self.configs.distances
+        knobs = at_values(self.configs.codes, map(len, self.configs.distances))
+        axes = distances, at_values(np.stack(codes, axis=1), map(len, distinct)), knobs
+        self.times = Surrogate(Kernel(*axes))
+        self._failures = Surrogate(Kernel(*axes, level=0.0))  # 1 for each failure
         self.tried: set[int] = set()
         self.binaries: set[Hashable] = set()
         self.earned = Earned(len(problems))
@@ -231,9 +231,7 @@ def _configs_of(tasks: Sequence[Task]) -> set[Config]:
         configs = pool.space if isinstance(pool, Pool) and not isinstance(pool.space, Drawn) else task.configs
         distinct.update(pool.others if isinstance(pool, Pool) else ())
         if configs is not before and configs != before:
-            few = len(configs) <= MOST_CONFIGS
-            distinct.update(
-                configs if few else map(configs.__getitem__, Random(0).sample(range(len(configs)), MOST_CONFIGS))
-            )
+            few = Random(0).sample(range(len(configs)), min(MOST_CONFIGS, len(configs)))
+            distinct.update(configs[place] for place in few)
         before = configs
     return distinct
