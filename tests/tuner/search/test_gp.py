@@ -7,14 +7,15 @@ import pytest
 from scipy.optimize import approx_fprime
 
 from normtune.tuner.search.plane import gp
-from normtune.tuner.search.plane.gp import JITTER, LEVEL, SLOW, Kernel, Points, Surrogate, bent, near
+from normtune.tuner.search.plane.features import at_values
+from normtune.tuner.search.plane.gp import JITTER, LEVEL, SLOW, Kernel, Points, Surrogate, bent, near, solved
 
 SIDE = np.linspace(0, 1, 6)
 GRID = np.stack(np.meshgrid(range(6), range(6), range(3), indexing="ij"), axis=-1).reshape(-1, 3)
 # One size with two values, two numbers of programs, and three knobs. Each config of the grid is there twice.
 DISTANCES = [np.array([[0.0, 0.5], [0.5, 0.0]])] * 2 + [abs(SIDE[:, None] - SIDE)] * 2 + [1 - np.eye(3)]
 SIZES, KNOBS = np.array([[0], [1]]), np.tile(GRID, (2, 1))
-KERNEL = Kernel(DISTANCES, SIZES, KNOBS)
+KERNEL = Kernel(DISTANCES, at_values(SIZES, [2]), at_values(KNOBS, [6, 6, 3]))
 
 
 def grids(shape, numbers):
@@ -170,3 +171,11 @@ def test_the_same_times_give_the_same_draws(seed):
     numbers = np.arange(20)
     one, other = (expected(learned(20, seed), 0, numbers).draws(numbers, 5, np.random.default_rng(0)) for _ in range(2))
     assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 64, 100])
+def test_a_triangular_system_is_solved_in_blocks_of_rows(count):
+    random = np.random.default_rng(count)
+    root = random.normal(size=(count, count))
+    lower, right = np.linalg.cholesky(root @ root.T + np.eye(count)), random.normal(size=(count, 5))
+    assert np.allclose(solved(lower, right), np.linalg.solve(lower, right), rtol=1e-7, atol=1e-10)

@@ -67,15 +67,19 @@ class View(NamedTuple):
     candidates: Candidates
 
 
-class Prediction(NamedTuple):
-    """What is expected of the configs of a pool.
+class Pool(NamedTuple):
+    """The configs to choose from, and what is expected of them.
 
     Attributes:
+        numbers: of the configs, ascending, (pool,).
+        kinds: whether each is of a kind, by way, (pool,).
         mean, deviation, chances: expected log time and its deviation, and probability to fail, (pool,).
         hopefuls: indices in the pool of those whose times are drawn.
         times: draws of their log times, relative to the best one here; infinite where they fail, (draws, hopefuls).
     """
 
+    numbers: Codes
+    kinds: Mapping[str, NDArray[np.bool_]]
     mean: Array
     deviation: Array
     chances: Array
@@ -88,14 +92,14 @@ def choose(view: View, group: Group) -> list[int]:
     random = np.random.default_rng(view.seed)
     if len(group.times) < BLIND or not view.free.any():
         return _blind(view, random)
-    pool, kinds = _pool(view, group.configs, random)
-    if not len(pool):
+    numbers, kinds = _numbers(view, group.configs, random)
+    if not len(numbers):
         return []
-    prediction = _predicted(view, group, pool, random)
+    pool = _predicted(view, group, numbers, kinds, random)
     may_end = not (group.is_narrow or view.advised) and view.measured >= LEAST
-    if may_end and np.maximum(-prediction.times.min(axis=1), 0.0).mean() < (group.until or 0.0):
+    if may_end and np.maximum(-pool.times.min(axis=1), 0.0).mean() < (group.until or 0.0):
         return []
-    return _selected(view, group, pool, kinds, prediction, random)
+    return _selected(view, group, pool, random)
 
 
 def _blind(view: View, random: Generator) -> list[int]:
@@ -109,8 +113,8 @@ def _blind(view: View, random: Generator) -> list[int]:
     return chosen
 
 
-def _pool(view: View, configs: Configs, random: Generator) -> tuple[Codes, dict[str, NDArray[np.bool_]]]:
-    """Numbers of the configs to choose from, ascending, and of which kind they are, by way."""
+def _numbers(view: View, configs: Configs, random: Generator) -> tuple[Codes, dict[str, NDArray[np.bool_]]]:
+    """Numbers of the configs to choose from, ascending, and whether each is of a kind, by way."""
     free = np.flatnonzero(view.free)
     parents = np.array([*view.best, *view.near], np.int64)
     around = [configs.near(parent, AROUND) for parent in parents.tolist()]
@@ -132,33 +136,29 @@ def _pool(view: View, configs: Configs, random: Generator) -> tuple[Codes, dict[
     return pool, {way: np.isin(pool, numbers) for way, numbers in kinds.items()}
 
 
-def _predicted(view: View, group: Group, pool: Codes, random: Generator) -> Prediction:
-    grids = view.candidates.grids(pool)
-    expected, chances = group.times.posterior(view.place, grids, pool), group.chances(view.place, grids, pool)
+def _predicted(
+    view: View, group: Group, numbers: Codes, kinds: Mapping[str, NDArray[np.bool_]], random: Generator
+) -> Pool:
+    """The configs with what is expected of them."""
+    grids = view.candidates.grids(numbers)
+    expected, chances = group.times.posterior(view.place, grids, numbers), group.chances(view.place, grids, numbers)
     hopes = expected.mean - HOPE * expected.deviation + NEVER * (chances > 0.9)
     hopefuls = np.sort(np.argsort(hopes, kind="stable")[:MOST_HOPEFULS])
     times = np.ascontiguousarray(expected.draws(hopefuls, DRAWS, random))
-    times[(random.random((DRAWS, len(pool))) < chances)[:, hopefuls]] = np.inf
-    return Prediction(expected.mean, expected.deviation, chances, hopefuls, times)
+    times[(random.random((DRAWS, len(numbers))) < chances)[:, hopefuls]] = np.inf
+    return Pool(numbers, kinds, expected.mean, expected.deviation, chances, hopefuls, times)
 
 
-def _selected(
-    view: View,
-    group: Group,
-    pool: Codes,
-    kinds: Mapping[str, NDArray[np.bool_]],
-    prediction: Prediction,
-    random: Generator,
-) -> list[int]:
+def _selected(view: View, group: Group, pool: Pool, random: Generator) -> list[int]:
     """The configs that are worth measuring, of which the group is told."""
-    mean, deviation, chances, hopefuls, times = prediction
+    numbers, hopefuls, times = pool.numbers, pool.hopefuls, pool.times
     best_times = np.full(DRAWS, 0.0 if view.best else NEVER)
     slow = 1e-6 * np.minimum(times, _SLOW).mean(axis=0)  # between configs that gain in no draw
-    binaries = view.candidates.binaries(pool[hopefuls])
+    binaries = view.candidates.binaries(numbers[hopefuls])
     costs = np.array([1.0 if binary in group.binaries else 1.0 + BINARY for binary in binaries])
-    column = np.full(len(pool), -1)
+    column = np.full(len(numbers), -1)
     column[hopefuls] = np.arange(len(hopefuls))
-    available, works = np.ones(len(pool), np.bool_), chances < 0.5
+    available, works = np.ones(len(numbers), np.bool_), pool.chances < 0.5
     ways = random.choice(list(WAYS), max(view.room, len(view.advised)), p=group.earned.shares)
     expected: dict[int, Expectation] = {}
     for turn, way in enumerate(ways.tolist()):
@@ -168,9 +168,9 @@ def _selected(
         gain /= costs if view.best or expected else 1.0
         most = int(np.where(available[hopefuls], gain - slow, -np.inf).argmax())
         best = int(hopefuls[most])
-        kind = np.flatnonzero(available & works & kinds[way]) if way in kinds else ()
+        kind = np.flatnonzero(available & works & pool.kinds[way]) if way in pool.kinds else ()
         if turn < len(view.advised):
-            best = int(np.searchsorted(pool, view.advised[turn]))
+            best = int(np.searchsorted(numbers, view.advised[turn]))
         elif (
             not (group.is_narrow or group.until is not None)
             and view.measured + turn >= LEAST
@@ -181,12 +181,14 @@ def _selected(
             best = int(random.choice(kind))
         else:
             way = "model"
-        number = int(pool[best])
-        expected[number] = Expectation(way, float(mean[best]), float(deviation[best]), number not in group.tried)
+        number = int(numbers[best])
+        expected[number] = Expectation(
+            way, float(pool.mean[best]), float(pool.deviation[best]), number not in group.tried
+        )
         if column[best] >= 0:
             best_times = np.minimum(best_times, times[:, column[best]])
         available[best] = False
-        group.binaries.update(view.candidates.binaries(pool[best : best + 1]))
+        group.binaries.update(view.candidates.binaries(numbers[best : best + 1]))
     is_judged = bool(view.best) and view.measured >= LEAST
     group.expect(view.place, expected, float(-best_times.mean()) if is_judged else None)
     return [*expected]

@@ -152,7 +152,7 @@ class ShapeSearch:
     def _learn(self, learn: Callable[..., None], new: Sequence[Config]) -> None:
         """Pass the log times of new configs, which are no longer free, to the group."""
         self.best = min(self.logs, key=lambda config: (self.logs[config], config), default=None)
-        if self.best:
+        if self.best is not None:
             self._group.near.add(self._place)
         numbers = self._numbers(new)
         self._free[numbers] = False
