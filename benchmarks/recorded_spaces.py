@@ -52,9 +52,9 @@ def load(recording: str | Path) -> Evidence:
 def recorded(dtype: str = "bfloat16", recording: str | Path = RECORDING) -> list[Space]:
     """The problems of the plain operators in a recording, or a file, of an H200 or H100, with more than three configs.
 
-    A config that is no longer legal is left out. Costs are those of the H200: a round of a config takes one untimed and
-    the timed launches, and a read of twice the L2 before them. A config with fewer rounds than others has its own again.
-    Runs of a search that left configs out are left out.
+    A config that is no longer legal is left out, and so are runs of a search that left configs out. Costs are those of
+    the H200: a round of a config takes one untimed and the timed launches, and a read of twice the L2 before them. A
+    config with fewer rounds than others has its own again.
     """
     evidence = load(recording)
     whole = [run.id for run in evidence.runs if run.protocol.get("strategy", "") not in PARTIAL]
