@@ -182,7 +182,7 @@ class Posterior:
 
     def __init__(self, kernel: Kernel, known: Points, targets: Array, points: Points) -> None:
         self._kernel, self._points = kernel, points
-        factor = np.linalg.cholesky(_with_errors(kernel(known, known), kernel.error))
+        factor = np.asarray(np.linalg.cholesky(_with_errors(kernel(known, known), kernel.error)), np.float64)
         self._half = solved(factor, kernel(known, points))
         mean = targets.mean()
         self.mean = np.asarray(solved(factor, (targets - mean)[:, None])[:, 0] @ self._half + mean)
