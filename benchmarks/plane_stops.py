@@ -26,9 +26,8 @@ from normtune.kernels.problem import Problem
 from normtune.results.exchange.recording import recordings
 from normtune.results.records import Coverage
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.search.plane.group import distance
+from normtune.tuner.search.plane.group import NEIGHBOURS, point
 from normtune.tuner.search.plane.plane import Plane
-from normtune.tuner.search.plane.shape import NEIGHBOURS
 
 SEEDS, OPERATORS = 6, ("rms_norm_backward", "rms_norm_gated_backward", "rms_norm_quantize_fp8_static")
 # Configs and shapes of a made-up operator.
@@ -83,7 +82,7 @@ def drawn(spaces: Sequence[Space], known: Known, seed: int) -> dict[str, float]:
         if logs:
             chosen[one.task.problem] = min(logs, key=lambda config: logs[config])
     for one in spaces:
-        near = sorted(chosen, key=lambda other: distance(one.task.problem, other))[: NEIGHBOURS + 1]
+        near = sorted(chosen, key=lambda other: math.dist(point(one.task.problem), point(other)))[: NEIGHBOURS + 1]
         fine = [chosen[other] for other in near if chosen[other] in one.blocks]
         if fine:
             chosen[one.task.problem] = min(fine, key=partial(_log, one))
@@ -133,7 +132,7 @@ def _loss(spaces: Sequence[Space], chosen: Mapping[Problem, Config]) -> float:
     losses = []
     for one in spaces:
         logs = {config: _log(one, config) for config in one.blocks}
-        near = sorted(chosen, key=lambda other: distance(one.task.problem, other))
+        near = sorted(chosen, key=lambda other: math.dist(point(one.task.problem), point(other)))
         config = next((chosen[other] for other in near if chosen[other] in logs), None)
         losses.append((max(logs.values()) if config is None else logs[config]) - min(logs.values()))
     return float(np.mean(losses))

@@ -52,9 +52,9 @@ def load(recording: str | Path) -> Evidence:
 def recorded(dtype: str = "bfloat16", recording: str | Path = RECORDING) -> list[Space]:
     """The problems of the plain operators in a recording, or a file, of an H200 or H100, with more than three configs.
 
-    Costs are those of the H200: a round of a config takes one untimed and the timed launches, and a read of twice the
-    L2 before them. A config with fewer rounds than others has its own again. Runs of a search that left configs out are
-    left out.
+    A config that is no longer legal is left out, and so are runs of a search that left configs out. Costs are those of
+    the H200: a round of a config takes one untimed and the timed launches, and a read of twice the L2 before them. A
+    config with fewer rounds than others has its own again.
     """
     evidence = load(recording)
     whole = [run.id for run in evidence.runs if run.protocol.get("strategy", "") not in PARTIAL]
@@ -67,12 +67,16 @@ def recorded(dtype: str = "bfloat16", recording: str | Path = RECORDING) -> list
         for text, samples in zip(part["config"], part["samples"], strict=True):
             if (config := read_config(name, text)) != COPY:
                 times.setdefault(config, []).extend(samples)
+        problem = Problem.of(name, rows, hidden, dtype)
+        launch: Any = partial(operator(name).launch_of, problem=problem, target=TARGETS["sm_90"])
         rounds = max(map(len, times.values()), default=0) // ROUNDS_PER_BLOCK * ROUNDS_PER_BLOCK
-        blocks = {config: np.resize(one, rounds).reshape(-1, ROUNDS_PER_BLOCK) for config, one in times.items()}
+        blocks = {
+            config: np.resize(one, rounds).reshape(-1, ROUNDS_PER_BLOCK)
+            for config, one in times.items()
+            if launch(config)
+        }
         if len(blocks) > 3:
-            problem = Problem.of(name, rows, hidden, dtype)
             launches = 1 + timed_launches(operator(name).bytes_moved(problem))
-            launch: Any = partial(operator(name).launch_of, problem=problem, target=TARGETS["sm_90"])
             spaces.append(
                 Space(task_of(problem, blocks, launch), blocks, dict.fromkeys(blocks, _OVERHEAD), launches, evict)
             )

@@ -15,7 +15,7 @@ from normtune.benchmarks.lib import kernel_tuner
 from normtune.benchmarks.lib.landscapes import DEFAULT, MOST_LOSS, Landscape, Tile
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.tuner.search.plane.group import distance
+from normtune.tuner.search.plane.group import point
 
 ROUNDS = 6
 # Configs that are best somewhere and are then timed everywhere.
@@ -81,7 +81,7 @@ def descent(landscape: Landscape, timings: int, seed: int, is_warm: bool = False
     done: dict[Problem, _Shape] = {}
     for number in np.random.default_rng(0).permutation(len(landscape.problems)):
         problem = landscape.problems[number]
-        near = sorted(done, key=partial(distance, problem))[: NEIGHBOURS * is_warm]
+        near = sorted(done, key=lambda other: math.dist(point(problem), point(other)))[: NEIGHBOURS * is_warm]
         shape = _Shape(landscape, problem, timings, random)
         starts = dict.fromkeys([landscape.index.get(DEFAULT, 0), *(done[other].best() for other in near)])
         at = min(starts, key=shape.time)

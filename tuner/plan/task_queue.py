@@ -15,21 +15,18 @@ from itertools import zip_longest
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.kernels.config import COPY, Config
+from normtune.kernels.config import COPY
 from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem, Shape
+from normtune.tuner.plan.neighbours import LEAST_LOSS, MOST_LOSS, MedianTimes, NeighbourLosses, Neighbours
 from normtune.tuner.plan.plan import Task
-
-Medians = Mapping[Config, int]
 
 # Share of the shapes of an operator and dtype that is measured for coverage alone, and their least number.
 _COVERAGE_SHARE = 0.2
 _COVERAGE_LEAST = 8
 _NEIGHBOURS = 4
-# Log time. Losses are cut off here: a greater one is a cliff, as where registers run out, and needs no closer look.
-_MOST_LOSS = 0.1
-# Log time: the loss assumed where all neighbours agree.
-_LEAST_LOSS = 0.002
+# Added to each distance to a neighbour, in shares of the grid.
+_SOFT = 0.03
 # Weight of shapes with an equal size in the crowding of a shape, relative to shapes nearby.
 _AXIS_SHARE = 0.2
 _NEAR = 1e-3  # square of a distance, in shares of the grid: even closer shapes hardly count more
@@ -39,11 +36,11 @@ _NEAR_ON_AXIS = 3e-3
 class TaskQueue:
     """The remaining tasks, by worth; `previous` are median times (ns) of problems measured before."""
 
-    def __init__(self, tasks: Sequence[Task], previous: Mapping[Problem, Medians] | None = None) -> None:
+    def __init__(self, tasks: Sequence[Task], previous: Mapping[Problem, MedianTimes] | None = None) -> None:
         groups: dict[Key, list[Task]] = {}
         for task in tasks:
             groups.setdefault(task.problem.key, []).append(task)
-        seeds: dict[Key, dict[Shape, Medians]] = {}
+        seeds: dict[Key, dict[Shape, MedianTimes]] = {}
         for problem, medians in (previous or {}).items():
             seeds.setdefault(problem.key, {})[problem.shape] = medians
         self._groups = {name: _Group(members, seeds.get(name, {})) for name, members in groups.items()}
@@ -69,7 +66,7 @@ class TaskQueue:
         self._turn += self._pending.pop(task.problem, None) is not None
         self._groups[task.problem.key].take(task.problem.shape)
 
-    def learn(self, problem: Problem, medians: Medians) -> None:
+    def learn(self, problem: Problem, medians: MedianTimes) -> None:
         """Add the median times (ns) of a measured problem."""
         self._groups[problem.key].learn(problem.shape, medians)
 
@@ -84,7 +81,7 @@ class TaskQueue:
 class _Group:
     """Shapes of one key, in the order of coverage."""
 
-    def __init__(self, tasks: Sequence[Task], previous: Mapping[Shape, Medians]) -> None:
+    def __init__(self, tasks: Sequence[Task], previous: Mapping[Shape, MedianTimes]) -> None:
         self._task_of = by_shape = {task.problem.shape: task for task in tasks}
         previous = {shape: medians for shape, medians in previous.items() if any(c != COPY for c in medians)}
         shapes = sorted({*by_shape, *previous})
@@ -92,16 +89,11 @@ class _Group:
         self._shapes = shapes = [shapes[index] for index in order]
         self.tasks = [by_shape[shape] for shape in shapes if shape in by_shape]
         self._index = {shape: index for index, shape in enumerate(shapes)}
-        self._points = _points(shapes)
         self._cover = min(len(shapes), max(_COVERAGE_LEAST, math.ceil(_COVERAGE_SHARE * len(shapes))))
         self._waiting = np.array([shape in by_shape for shape in shapes])
-        self._measured = np.zeros(len(shapes), np.bool_)
-        self._losses: list[dict[Config, float]] = [{} for _ in shapes]
-        self._neighbour_losses = np.zeros(len(shapes))
-        self._near = np.full((len(shapes), _NEIGHBOURS), -1)
-        self._distance = np.full((len(shapes), _NEIGHBOURS), np.inf)
-        for shape, medians in previous.items():
-            self.learn(shape, medians)
+        self._near = Neighbours(_points(shapes), _SOFT, _NEIGHBOURS)
+        self._of_near = NeighbourLosses(self._near)
+        self._of_near.learn({self._index[shape]: medians for shape, medians in previous.items()})
 
     def uncovered(self) -> bool:
         """Whether too few shapes were begun to choose by worth."""
@@ -109,51 +101,28 @@ class _Group:
 
     def best(self) -> tuple[float, Task] | None:
         """The task of most worth, with its worth."""
-        if not self._waiting.any() or not self._measured.any():
+        if not self._waiting.any() or not self._near.measured.any():
             return None
         indices = np.flatnonzero(self._waiting)
-        near, distance = self._near[indices], self._distance[indices]
-        weights = np.where(near >= 0, 1.0 / (distance + 0.03), 0.0)
-        around = (weights * self._neighbour_losses[near]).sum(axis=1) / weights.sum(axis=1)
-        worth = (around + _LEAST_LOSS) * distance[:, 0] ** 2
+        weights = self._near.weights(indices)
+        around = (weights * self.neighbour_losses()[self._near.indices[indices]]).sum(axis=1)
+        worth = (around + LEAST_LOSS) * self._near.distances[indices].min(axis=1) ** 2
         most = int(np.argmax(worth))
         return float(worth[most]), self._task_of[self._shapes[indices[most]]]
+
+    def neighbour_losses(self) -> NDArray[np.float64]:
+        """Loss at each measured shape of the config that is best for its neighbours; 0 if it was not timed there."""
+        losses = np.zeros(len(self._shapes))
+        answered = np.flatnonzero(self._near.measured & (self._of_near.answers >= 0))
+        real = self._of_near.real(answered)
+        losses[answered] = np.where(np.isfinite(real), np.minimum(real, MOST_LOSS), 0.0)
+        return losses
 
     def take(self, shape: Shape) -> None:
         self._waiting[self._index[shape]] = False
 
-    def learn(self, shape: Shape, medians: Medians) -> None:
-        logs = {config: math.log(time) for config, time in medians.items() if config != COPY}
-        if not logs:
-            return
-        index, least = self._index[shape], min(logs.values())
-        self._losses[index] = {config: min(log - least, _MOST_LOSS) for config, log in logs.items()}
-        changed = [index]
-        if not self._measured[index]:
-            self._measured[index] = True
-            distance = np.hypot(*(self._points - self._points[index]).T)
-            distance[index] = np.inf  # not its own neighbour
-            closer = np.flatnonzero(distance < self._distance[:, -1])
-            distances = np.column_stack([self._distance[closer], distance[closer]])
-            indices = np.column_stack([self._near[closer], np.full(len(closer), index)])
-            order = np.argsort(distances, axis=1, kind="stable")[:, :_NEIGHBOURS]
-            self._distance[closer] = np.take_along_axis(distances, order, axis=1)
-            self._near[closer] = np.take_along_axis(indices, order, axis=1)
-            changed += [int(other) for other in closer if self._measured[other]]
-        for other in changed:
-            self._neighbour_losses[other] = self._neighbour_loss(other)
-
-    def _neighbour_loss(self, index: int) -> float:
-        """Loss at a shape of the config that is best for its neighbours; 0 if it was not timed there."""
-        near = [
-            (int(n), 1.0 / (d + 0.03)) for n, d in zip(self._near[index], self._distance[index], strict=True) if n >= 0
-        ]
-        losses: dict[Config, float] = {}
-        for config in {config for neighbour, _ in near for config in self._losses[neighbour]}:
-            losses[config] = sum(weight * self._losses[n].get(config, _MOST_LOSS) for n, weight in near)
-        if not losses:
-            return 0.0
-        return self._losses[index].get(min(losses, key=lambda config: (losses[config], config)), 0.0)
+    def learn(self, shape: Shape, medians: MedianTimes) -> None:
+        self._of_near.learn({self._index[shape]: medians})
 
 
 def covering(shapes: Sequence[Shape], start: Sequence[Shape] = ()) -> list[int]:

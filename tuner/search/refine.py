@@ -17,8 +17,9 @@ from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile.tree import Tree, choose
 from normtune.results.records import Outcome
+from normtune.tuner.plan.neighbours import MedianTimes
 from normtune.tuner.plan.plan import Task
-from normtune.tuner.search.disputes import LEAST_DRAWN, Disputes, MedianTimes
+from normtune.tuner.search.disputes import LEAST_DRAWN, Disputes
 from normtune.tuner.search.exhaustive import all_rounds
 from normtune.tuner.search.protocol import Previous, Race, Search, medians_of
 

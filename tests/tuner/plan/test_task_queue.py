@@ -95,7 +95,7 @@ def test_the_shape_that_comes_first_is_a_neighbour_as_well():
     queue.learn(first, {FAST: 100, OTHER: 105})
     queue.learn(second, {FAST: 105, OTHER: 100})
     (group,) = queue._groups.values()
-    assert group._neighbour_losses.tolist() == pytest.approx([np.log(1.05)] * 2)
+    assert group.neighbour_losses().tolist() == pytest.approx([np.log(1.05)] * 2)
 
 
 def test_what_an_earlier_sweep_measured_is_not_covered_again():

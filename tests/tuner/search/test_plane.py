@@ -26,11 +26,10 @@ from normtune.tuner.plan.plan import Task, plan, warm_start
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.paired import chained
-from normtune.tuner.search.plane import group, threads
-from normtune.tuner.search.plane.choice import LEAST
-from normtune.tuner.search.plane.group import distance
+from normtune.tuner.search.plane import shape as shape_module
+from normtune.tuner.search.plane.group import LEAST, NEIGHBOURS, point
 from normtune.tuner.search.plane.plane import Plane, short_race
-from normtune.tuner.search.plane.shape import MOST, NEIGHBOURS
+from normtune.tuner.search.plane.shape import MOST
 from normtune.tuner.search.protocol import Samples
 from normtune.tuner.search.registry import search
 from normtune.tuner.sweep.incumbents import always
@@ -135,7 +134,9 @@ def test_the_best_configs_of_the_nearest_shapes_are_timed_at_each(found_of_few):
     cells = {cell: time for cell, time in measured_in(found_of_few).items() if time is not None}
     problems = [one.task.problem for one in FEW]
     for problem in problems:
-        near = sorted((one for one in problems if one != problem), key=lambda one: (distance(problem, one), one))
+        near = sorted(
+            (one for one in problems if one != problem), key=lambda one: (math.dist(point(problem), point(one)), one)
+        )
         for other in near[:NEIGHBOURS]:
             best = min(slowness(config, other) for name, config in cells if name == other)
             ties = [config for name, config in cells if name == other and slowness(config, other) < 1.02 * best]
@@ -374,19 +375,17 @@ def test_what_a_call_would_launch_and_the_default_are_candidates_in_every_space(
 
 @pytest.mark.slow
 def test_what_is_asked_for_does_not_depend_on_how_long_a_choice_takes(monkeypatch):
-    pauses, predict = itertools.cycle((0.0, 0.004, 0.02, 0.001, 0.0)), group.predicted
+    pauses, choose = itertools.cycle((0.0, 0.004, 0.02, 0.001, 0.0)), shape_module.choose
 
     def slow(*arguments):
         sleep(next(pauses))
-        return predict(*arguments)
+        return choose(*arguments)
 
     def measured():
         return [(task, task.configs) for task, _ in simulate(Plane, SPACES[:12], 0, math.inf).measured]
 
     at_once = measured()
-    monkeypatch.setattr(group, "predicted", slow)
-    assert measured() == at_once
-    monkeypatch.setattr(threads, "MOST", 1)
+    monkeypatch.setattr(shape_module, "choose", slow)
     assert measured() == at_once
 
 

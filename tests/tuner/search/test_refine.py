@@ -115,11 +115,11 @@ def test_what_is_expected_at_other_shapes_is_what_is_lost_there():
         shape = disputes.draw()
         disputes.learn(shape, uneven(shape))
     others = [disputes._index[one.shape] for one in disputes.open()]
-    configs = [*disputes._columns]
+    configs = [*disputes._of_near.columns]
     lost = []
     for index in others:
         own = uneven(disputes.shapes[index])
-        lost.append(math.log(own[configs[disputes._answer[index]]] / min(own.values())))
+        lost.append(math.log(own[configs[disputes._of_near.answers[index]]] / min(own.values())))
     share = disputes._shares[others]
     assert len(others) > 80 and share @ lost / share.sum() > 0.002
     assert disputes.expected == pytest.approx(share @ lost / share.sum(), rel=0.3)

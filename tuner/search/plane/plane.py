@@ -9,11 +9,17 @@ configs are timed in one block of rounds only. The choice depends on the seed an
 only, so that a seed gives the same on a replay. A search begins with all stored measurements, after a stop, too.
 
 Binaries are compiled only for chosen configs. Problems come in the order of `task_queue`, several at a time: some are
-timed while others are compiled, and while threads choose configs for the next. A choice uses the measurements at the
-time when the problem was opened, so that it does not depend on how long any takes.
+timed while others are compiled, and while a thread chooses configs for the next. It learns and chooses in the order of
+the calls, so that a choice uses the measurements at the time when its problem was opened, however long any takes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from threading import Lock
+from typing import Any
+
+from threadpoolctl import ThreadpoolController
 
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
@@ -25,7 +31,6 @@ from normtune.tuner.plan.task_queue import TaskQueue
 from normtune.tuner.search.adaptive import FIRST_BLOCKS
 from normtune.tuner.search.plane.group import Group
 from normtune.tuner.search.plane.shape import ShapeSearch
-from normtune.tuner.search.plane.threads import Threads
 from normtune.tuner.search.protocol import Batch, Previous, Race, Search
 from normtune.tuner.search.rounds import close_to_best
 from normtune.tuner.timing.protocol import ALL_BLOCKS
@@ -35,6 +40,8 @@ OPEN = 16
 # A config is timed in one block if it takes more than this many times as long as the best, and in full if it takes less
 # than the other many times.
 FAR, CLOSE = 1.4, 1.03
+# Of two searches one chooses at a time: the number of threads of BLAS is that of the process.
+_BLAS = Lock()
 
 
 class Plane(Search):
@@ -73,16 +80,23 @@ class Plane(Search):
         members: dict[Key, list[Task]] = {}
         for task in order:
             members.setdefault(task.problem.key, []).append(task)
-        more = {key: {c for one in of_key for c in advised.get(one.problem, ())} for key, of_key in members.items()}
-        self._threads = threads = Threads()
-        groups = {key: Group(of_key, threads, more[key]) for key, of_key in members.items()}
-        self._groups: dict[Key, list[ShapeSearch]] = {key: [] for key in members}
+        self._executor = ThreadPoolExecutor(1)
+        self._groups = {
+            key: Group(of_key, {c for task in of_key for c in advised.get(task.problem, ())}, until)
+            for key, of_key in members.items()
+        }
         self._shapes: dict[Problem, ShapeSearch] = {}
         for task in order:
-            key, problem = task.problem.key, task.problem
-            options = seed, advised.get(problem, ()), most, until
+            problem, group = task.problem, self._groups[task.problem.key]
             self._shapes[problem] = ShapeSearch(
-                task, previous.get(problem, {}), groups[key], self._groups[key], *options
+                task,
+                previous.get(problem, {}),
+                group,
+                self._shapes,
+                self._submit,
+                seed,
+                advised.get(problem, ()),
+                most,
             )
         self._neighbour_tasks: dict[Problem, Task | None] = {}
         self._waiting = [*self._shapes.values()]
@@ -110,9 +124,12 @@ class Plane(Search):
 
     def report(self) -> Mapping[str, list[str]]:
         """`unguided`: operators and dtypes whose knobs do not tell which configs are fast."""
-        self._threads.in_order(int).result()  # the last task is learned
-        says_nothing = {key: shapes[0].group.earned.knobs_say_nothing for key, shapes in self._groups.items()}
-        return {"unguided": [str(key) for key, is_so in says_nothing.items() if is_so]}
+        self._submit(int).result()  # the last task is learned
+        return {"unguided": [str(key) for key, group in self._groups.items() if group.earned.knobs_say_nothing]}
+
+    def _submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Call a function in the thread, after those before."""
+        return self._executor.submit(_on_one_core, call, *arguments)
 
     def _settle(self) -> None:
         """Replace finished open problems by waiting ones; afterwards the first open problem has a task."""
@@ -155,3 +172,15 @@ def short_race(configs: Sequence[Config], best: Config | None, with_copy: bool) 
     close = close_to_best(samples, CLOSE)
     if len(close) > 1 or best not in close:
         yield Batch(close, ALL_BLOCKS - FIRST_BLOCKS, with_copy)
+
+
+def _on_one_core(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function while BLAS has one thread: other cores are compiling."""
+    with _BLAS, _libraries().limit(limits=1):
+        return call(*arguments)
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """The loaded BLAS; searching for it takes longer than a choice."""
+    return ThreadpoolController()

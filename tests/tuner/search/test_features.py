@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 
 from normtune.kernels.config import Config, Implementation
-from normtune.tuner.search.plane.moves import Configs
+from normtune.tuner.search.plane.features import Configs
 
 
 class Block(Config):
