@@ -361,12 +361,19 @@ def stopped_before_compiling(hook: Callable[..., bool]) -> Iterator[None]:
         knobs.runtime.jit_cache_hook = before
 
 
-def frontend_code(kernel: Any, compile: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, str]:
-    """The target, and the optimised TTIR of a specialised kernel without debug information.
+def assembly_of(
+    kernel: Any, compile: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[str, str, Mapping[str, Any]]:
+    """Kind (`ptx`, `amdgcn`), text and metadata of the assembly of a specialised kernel, without its binary.
 
     `compile` is the argument of that name of the hook of `stopped_before_compiling`, `options` the options in it.
     """
-    return _ttir(kernel, compile["signature"], compile["constants"], compile["configs"][0], options)
+    stages, module = _pipeline(kernel, compile["signature"], compile["constants"], compile["configs"][0], options)
+    metadata = dict(options)
+    *before, _ = stages.items()  # the last is the vendor's assembler
+    for _, stage in before:
+        module = stage(module, metadata)
+    return before[-1][0], module, metadata
 
 
 def float_arguments(compiled: Any) -> list[str]:
@@ -378,12 +385,17 @@ def code_with_fp64(compiled: Any, argument: str) -> str:
     """The optimised TTIR of a compiled kernel if a float argument were fp64."""
     source = compiled.src
     signature = {**source.signature, argument: "fp64"}
-    return _ttir(source.fn, signature, source.constants, source.attrs, compiled.metadata._asdict())[1]
+    stages, module = _pipeline(source.fn, signature, source.constants, source.attrs, compiled.metadata._asdict())
+    code: str = stages["ttir"](module, {}).str_nodebug()
+    return code
 
 
-def _ttir(kernel: Any, signature: Any, constants: Any, attributes: Any, values: Mapping[str, Any]) -> tuple[Any, str]:
+def _pipeline(
+    kernel: Any, signature: Any, constants: Any, attributes: Any, values: Mapping[str, Any]
+) -> tuple[dict[str, Callable[..., Any]], Any]:
+    """The stages of Triton by the names of their results, and the module that the first stage takes."""
     from triton._C.libtriton import ir
-    from triton.compiler import ASTSource, make_backend
+    from triton.compiler import make_backend
 
     target = current_target()
     backend = make_backend(target)
@@ -391,10 +403,8 @@ def _ttir(kernel: Any, signature: Any, constants: Any, attributes: Any, values: 
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
-    source = ASTSource(kernel, signature, constants, attributes)
+    source = kernel.ASTSource(kernel, signature, constants, attributes)
     stages: dict[str, Any] = {}
     backend.add_stages(stages, options, source.language)
     implementation = backend.get_codegen_implementation(options)
-    module = source.make_ir(target, options, implementation, backend.get_module_map(), context)
-    # This stage inlines functions, so the result does not depend on how the code is divided into them.
-    return target, stages["ttir"](module, {}).str_nodebug()
+    return stages, source.make_ir(target, options, implementation, backend.get_module_map(), context)

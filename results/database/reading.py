@@ -36,6 +36,9 @@ _MEASUREMENTS = (
     .order_by(_COLUMNS.id)
 )
 
+# The state in `coverage` of a config without a measurement.
+_NO_STATE = ("", None, "", 0, None)
+
 
 def stored_runs(connection: sa.Connection) -> list[tuple[int, Run]]:
     """All runs with their numbers, by start and id.
@@ -83,18 +86,21 @@ def stored_rows(connection: sa.Connection, runs: Mapping[int, Run]) -> Iterator[
 
 def coverage(rows: Iterable[Row], runs: Iterable[Run]) -> dict[tuple[Problem, Config], Coverage]:
     """State of each config on each problem, of the rows of these runs, in the order of `stored_rows`."""
+    tritons = {run.id: run.software.get("triton", "") for run in runs}
     newest: dict[tuple[Any, ...], str] = {}
     # Of the row that decides by problem, config and fingerprint: status, code, run; and samples and median of all.
     states: dict[tuple[Any, ...], tuple[str, TimedCode | None, str, int, int | None]] = {}
     for row in rows:
         newest[row.problem, row.config] = row.fingerprint
         kernels = row.problem, row.config, row.fingerprint
-        status, code, run, samples, median = states.get(kernels, ("", None, "", 0, None))
+        status, code, run, samples, median = states.get(kernels, _NO_STATE)
+        present = row.timed_code
+        if code and present and not present.is_of(code, tritons[row.run] == tritons[run]):
+            status, code, run, samples, median = _NO_STATE  # another Triton, or a launch that no source shows
         if row.status in DECISIVE or status not in DECISIVE:
-            status, code, run = row.status, row.timed_code, row.run
+            status, code, run = row.status, present, row.run
         median = median if row.median is None else row.median
         states[kernels] = status, code, run, samples + len(row.samples) // 4, median
-    tritons = {run.id: run.software.get("triton", "") for run in runs}
     problems = {values: Problem.of(*values) for values, _ in newest}
     configs = {pair: read_config(*pair) for pair in {(values[0], text) for values, text in newest}}
     coverages = {}

@@ -64,7 +64,7 @@ class Row(NamedTuple):
     @property
     def timed_code(self) -> TimedCode | None:
         """The launched code, if it is known."""
-        return TimedCode(self.launch, self.code or b"", self.machine_code or b"") if self.launch else None
+        return TimedCode(self.launch, self.code or b"") if self.launch else None
 
     @property
     def crc(self) -> int:
@@ -102,7 +102,7 @@ def rows_of(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
         median = (times[(len(times) - 1) // 2] + times[len(times) // 2]) // 2 if times else None
         numbers = _bytes_of(rounds)
         gaps = b"" if numbers == _consecutive(first, len(times)) else numbers
-        digests = (digest or None for digest in code or (None, None, None))
+        digests = (digest or None for digest in (*(code or (None, None)), None))
         content = 0, status, reason, median, _bytes_of(samples), gaps, *digests
         rows.append(Row(run, problem, config, first, fingerprint, *content))
     return rows

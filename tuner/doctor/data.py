@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 # less.
 _WARNING_BYTES = 100 << 20
 _PROBLEM_BYTES = 10 << 20
-# Most binaries whose compiled code is compared; they take about ten seconds.
-_MOST_BINARIES = 200
+# Most binaries whose compiled code is compared; on two cores they take about ten seconds.
+_MOST_BINARIES = 100
 
 
 def store(machine: Machine) -> Iterable[Finding]:

@@ -21,7 +21,7 @@ from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import First
 from normtune.tuner.search.protocol import Previous, Search, Strategy
 from normtune.tuner.search.refine import Refine, answers_at
-from normtune.tuner.staleness.stored import Pair, compare, compare_instructions, is_other_code
+from normtune.tuner.staleness.stored import Pair, compare, is_other_code
 from normtune.tuner.sweep.backlog import search_of
 from normtune.tuner.sweep.refine import RefinedTable
 from normtune.tuner.sweep.request import Request, Scope
@@ -99,7 +99,7 @@ def prepare(
     corrected: dict[Pair, tuple[str, str]] = {}
     if store:
         coverage, runs = store.coverage(device, request.regime), store.runs()
-        comparison = compare(coverage, target)
+        comparison = compare(coverage, target, across_tritons=request.stale)
         if not request.dry_run:
             store.set_fingerprints(device, comparison.fingerprints)
         corrected = comparison.fingerprints
@@ -114,16 +114,11 @@ def prepare(
         return PreparedSweep(device, target, lines, stored, empty, Adaptive, Adaptive((), {}))
     strategy = request.search()
     if request.stale:
-        other = compare_instructions(stored, target)
-        if store and not request.dry_run:
-            store.set_fingerprints(device, other.fingerprints)
-        lines += other.lines
-        stored = other.applied(stored)
         if store:
             from normtune.tuner.staleness.links import without_links  # other sweeps do not need it
 
             measured = store.load(devices=[device.label], regime=request.regime).of(device)
-            unlinked = without_links(stored, measured, {**corrected, **other.fingerprints})
+            unlinked = without_links(stored, measured, corrected)
             if unlinked:
                 lines.append(f"measured again because nothing else compares their times: {len(unlinked)} measurements")
             stored = {**stored, **unlinked}
