@@ -134,8 +134,10 @@ class TimedCode(NamedTuple):
     assembly: bytes = b""
 
     def is_of(self, other: "TimedCode", same_triton: bool) -> bool:
-        """Whether it is the code of another measurement of the same sources; the Triton decides without digests."""
-        return self.assembly == other.assembly if self.assembly and other.assembly else same_triton
+        """Whether it is the code of another measurement of the same sources; if one has no digest, Triton decides."""
+        if bool(self.assembly) == bool(other.assembly):
+            return self.assembly == other.assembly
+        return same_triton
 
 
 def launch_digest(launch: AnyLaunch) -> bytes:

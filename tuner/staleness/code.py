@@ -64,8 +64,7 @@ class Assembler:
             kernel, compile = event["fn"].jit_function, event["compile"]
             key = (id(kernel), compile["key"])
             if key not in self._digests:
-                options = json.loads(compile["specialization_data"])["options"]
-                self._digests[key] = digest_of_assembly(*assembly_of(kernel, compile, options))
+                self._digests[key] = digest_of_assembly(*assembly_of(kernel, compile))
             digests.append(self._digests[key])
             return True
 

@@ -31,7 +31,7 @@ PLACES = [
     {"run": run, "config": RMSNormConfig("row"), "first": first}
     for run, first in ((RUNS[0], 0), (RUNS[0], 4), (RUNS[1], 0), (RUNS[2], 0))
 ]
-CODE = TimedCode(b"launch", b"code", b"machine")
+CODE = TimedCode(b"launch", b"assembly")
 # What one store may have of a measurement: its samples, whether its code is known, how often its fingerprint was
 # replaced and by what, and whether it is damaged.
 KEPT = st.tuples(
