@@ -15,52 +15,54 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
 from normtune.results.database import schema
-from normtune.results.database.rows import PROBLEM_FIELDS, Row
+from normtune.results.database.rows import CONTENT, PROBLEM_FIELDS, Row
 from normtune.results.records import DECISIVE, Counted, Coverage, Run, TimedCode
-from normtune.results.runs import current, drops, from_plain
+from normtune.results.runs import from_plain
 
-_OF_RUN = ("device", "software", "protocol")
+# The columns of a run that are JSON.
+RUN_TEXTS = ("device", "software", "protocol")
 _COLUMNS = schema.measurement.c
-_CONTENT = ("revision", "status", "reason", "median", "samples", "rounds", "launch", "code", "machine_code")
 # What a measurement refers to may be lost.
 _MEASUREMENTS = (
     sa.select(
         _COLUMNS.run_id,
         *(schema.problem.c[name] for name in PROBLEM_FIELDS),
         schema.config.c.config,
-        _COLUMNS.first_round,
         schema.fingerprint.c.fingerprint,
-        *(_COLUMNS[name] for name in (*_CONTENT, "id", "checksum")),
+        *(_COLUMNS[name] for name in ("id", "first_round", *CONTENT)),
     )
     .select_from(schema.measurement.outerjoin(schema.problem).outerjoin(schema.config).outerjoin(schema.fingerprint))
     .order_by(_COLUMNS.id)
 )
 
 
-def stored_runs(connection: sa.Connection) -> list[tuple[int, Run]]:
-    """All runs with their numbers, by start and id.
+def stored_runs(connection: sa.Connection) -> dict[int, Run]:
+    """All runs by number, in the order of their start and id.
 
     Raises:
         ValueError: a row is not a valid run.
     """
-    columns = schema.run.c["id", "run", "started", *_OF_RUN]
-    runs = []
-    for number, run, started, *texts in connection.execute(sa.select(*columns)):
-        fields = dict(zip(_OF_RUN, map(json.loads, texts), strict=True))
-        runs.append((number, from_plain({"id": run, "started": started, **fields})))
-    total = sum(drops(run.protocol) for _, run in runs)
-    return sorted(
-        ((number, current(run, total)) for number, run in runs), key=lambda pair: (pair[1].started, pair[1].id)
-    )
+    runs = {}
+    for number, run, started, *texts in connection.execute(
+        sa.select(*schema.run.c["id", "run", "started", *RUN_TEXTS])
+    ):
+        fields = dict(zip(RUN_TEXTS, map(json.loads, texts), strict=True))
+        runs[number] = from_plain({"id": run, "started": started, **fields})
+    return dict(sorted(runs.items(), key=lambda pair: (pair[1].started, pair[1].id)))
 
 
-def wanted_runs(
+def runs_by_id(connection: sa.Connection) -> dict[str, Run]:
+    """All runs by id. Otherwise as `stored_runs`."""
+    return {run.id: run for run in stored_runs(connection).values()}
+
+
+def used_runs(
     connection: sa.Connection, kind: object = None, devices: Collection[str] | None = None, regime: str | None = None
 ) -> dict[int, Run]:
-    """Runs by number, of these devices and this regime (None for all), except those set aside."""
+    """The runs of these devices and this regime (None for all), except those set aside. Otherwise as `stored_runs`."""
     return {
         number: run
-        for number, run in stored_runs(connection)
+        for number, run in stored_runs(connection).items()
         if not run.is_dropped
         and kind in (None, run.device.kind)
         and (devices is None or run.device.label in devices)
@@ -68,17 +70,38 @@ def wanted_runs(
     }
 
 
+def completions(connection: sa.Connection) -> list[tuple[int, str]]:
+    """The number of a run and the key of a request that it completed, of each."""
+    if not sa.inspect(connection).has_table(schema.completion.name):  # of version 4, opened to be read
+        return []
+    return [(run, request) for run, request in connection.execute(sa.select(schema.completion))]
+
+
 def stored_rows(connection: sa.Connection, runs: Mapping[int, Run]) -> Iterator[Row]:
     """All measurements of runs, damaged ones too, by start of the run, and in the order in which they were stored."""
     share = dict[Any, Any]().setdefault  # equal values are one object
     by_start = sorted(runs, key=lambda number: runs[number].started)
     for _, group in groupby(by_start, lambda number: runs[number].started):
-        for run, operator, rows, hidden, dtype, variant, config, first, fingerprint, *content in connection.execute(
-            _MEASUREMENTS.where(_COLUMNS.run_id.in_([*group]))
-        ):
+        statement = _MEASUREMENTS.where(_COLUMNS.run_id.in_([*group]))
+        for run, operator, rows, hidden, dtype, variant, config, fingerprint, *own in connection.execute(statement):
+            number, first, revision, status, reason, median, samples, rounds, checksum, *digests = own
             problem = operator, rows, hidden, dtype, variant
-            places = share(problem, problem), share(config, config)
-            yield Row(runs[run].id, *places, first, share(fingerprint, fingerprint), *content)
+            yield Row(
+                run=runs[run].id,
+                problem=share(problem, problem),
+                config=share(config, config),
+                first=first,
+                fingerprint=share(fingerprint, fingerprint),
+                revision=revision,
+                status=status,
+                reason=reason,
+                median=median,
+                samples=samples,
+                rounds=rounds,
+                code=TimedCode(*(digest or b"" for digest in digests)) if digests[0] else None,
+                number=number,
+                checksum=checksum,
+            )
 
 
 def coverage(rows: Iterable[Row], runs: Iterable[Run]) -> dict[tuple[Problem, Config], Coverage]:
@@ -91,7 +114,7 @@ def coverage(rows: Iterable[Row], runs: Iterable[Run]) -> dict[tuple[Problem, Co
         kernels = row.problem, row.config, row.fingerprint
         status, code, run, samples, median = states.get(kernels, ("", None, "", 0, None))
         if row.status in DECISIVE or status not in DECISIVE:
-            status, code, run = row.status, row.timed_code, row.run
+            status, code, run = row.status, row.code, row.run
         median = median if row.median is None else row.median
         states[kernels] = status, code, run, samples + len(row.samples) // 4, median
     tritons = {run.id: run.software.get("triton", "") for run in runs}

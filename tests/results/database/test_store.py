@@ -151,7 +151,7 @@ def test_a_success_outranks_a_failure_of_the_same_kernels(url, make, make_run, s
 
 
 def test_a_run_is_set_aside_and_taken_back(url, make, make_run):
-    old, new = make_run(1), make_run(2, "9999-11-22T10:00:00+00:00", protocol={"regime": "cold", "finished": "key"})
+    old, new = make_run(1), make_run(2, "9999-11-22T10:00:00+00:00")
     with Store.open(url) as store:
         for run in (old, new):
             store.begin_run(run)
@@ -164,7 +164,6 @@ def test_a_run_is_set_aside_and_taken_back(url, make, make_run):
         dropped = store.drop(new.id)
         assert dropped.is_dropped and dropped.started == new.started
         assert store.runs() == [old] and store.runs(dropped=True) == [old, dropped]
-        assert "finished" not in dropped.protocol
         assert [one.status for one in store.coverage(old.device).values()] == ["ok"]
         assert store.load().runs == (old,) and store.ahead == ""
         assert [one.measurements for one in store.tally()] == [1]
@@ -182,6 +181,27 @@ def test_a_run_is_set_aside_and_taken_back(url, make, make_run):
         assert store.load().digest() == everything
         with pytest.raises(UsageError, match="is not set aside"):
             store.drop(new.id, undo=True)
+
+
+def test_a_request_is_completed_until_a_run_is_set_aside_or_taken_back(url, make_run):
+    cold, warm, other = make_run(1), make_run(2, protocol={"regime": "warm"}), make_run(3, sms=66)
+
+    def completed(store):
+        return [store.completed_requests(run.device, run.regime) for run in (cold, warm, other)]
+
+    with Store.open(url) as store:
+        for run in (cold, warm, other):
+            store.begin_run(run)
+        for run, request in ((cold, "a"), (cold, "b"), (cold, "b"), (warm, "a"), (other, "c")):
+            store.complete(run.id, request)
+        assert completed(store) == [{"a", "b"}, {"a"}, {"c"}]
+        store.drop(other.id)
+        assert completed(store) == [set(), set(), set()]
+        store.complete(cold.id, "a")
+        store.complete(other.id, "c")  # by a sweep that still runs
+        assert completed(store) == [{"a"}, set(), set()]
+        store.drop(other.id, undo=True)
+        assert completed(store) == [set(), set(), set()]
 
 
 def test_coverage_and_load_keep_devices_apart(url, make, make_run):
