@@ -24,7 +24,7 @@ from normtune.kernels.problem import Problem
 from normtune.results.columns import COLUMNS, columns_of
 from normtune.results.database import reading, writing
 from normtune.results.database.connect import WRITE, connect, readable, translated
-from normtune.results.database.reading import runs_by_id, stored_rows, stored_runs, used_runs
+from normtune.results.database.reading import stored_rows, stored_runs, used_runs
 from normtune.results.database.rows import Row, columns_of_rows, rows_of
 from normtune.results.database.sqlite_file import SqliteFile
 from normtune.results.database.url import StoreUrl
@@ -146,7 +146,7 @@ class Store:
             ValueError: another run has that id.
         """
         with self._writing() as connection:
-            stored = runs_by_id(connection).get(run.id)
+            stored = stored_runs(connection).get(run.id)
             if stored is None:
                 writing.add_run(connection, run)
             else:
@@ -159,7 +159,7 @@ class Store:
             ValueError: the run is not stored.
         """
         with self._writing() as connection:
-            stored = runs_by_id(connection).get(run.id)
+            stored = stored_runs(connection).get(run.id)
             if stored is None:
                 raise ValueError(f"run {run.id!r} is not known: begin_run comes first")
             writing.write_protocol(connection, run._replace(protocol=run.protocol | of_store(stored.protocol)))
@@ -297,7 +297,7 @@ class Store:
         if before != now:
             writing.forget_completions(connection)
         if _changes(runs) == now and not other.damaged:
-            writing.complete(connection, [(stored[run].id, request) for run, request in completions])
+            writing.complete(connection, completions)
         return count, added
 
     def runs(self, *, dropped: bool = False) -> list[Run]:
@@ -314,7 +314,7 @@ class Store:
         self.close()
         self._check_file()
         with self._reading() as connection:
-            runs = {number: stored for number, stored in stored_runs(connection).items() if stored.id == run}
+            runs = {run: stored} if (stored := stored_runs(connection).get(run)) else {}
             return sum(not row.is_damaged for row in stored_rows(connection, runs))
 
     def tally(self) -> list[Tally]:
@@ -345,8 +345,8 @@ class Store:
         """
         with self._reading() as connection:
             runs = used_runs(connection, device.kind, regime=regime)
-            paired = {number: run for number, run in runs.items() if not run.is_unpaired}
-            return reading.coverage(self._whole(connection, paired), paired.values())
+            paired = {name: run for name, run in runs.items() if not run.is_unpaired}
+            return reading.coverage(self._whole(connection, paired), paired)
 
     def load(self, *, devices: Collection[str] | None = None, regime: str | None = COLD) -> "Evidence":
         """All measurements except those of runs set aside, 300,000 in a few seconds.
@@ -365,7 +365,7 @@ class Store:
             columns = columns_of_rows([*self._whole(connection, runs)])
             return Evidence.from_columns(columns, map(anonymous, runs.values()))
 
-    def _batches(self, runs: Mapping[int, Run]) -> Iterator[list[Row]]:
+    def _batches(self, runs: Mapping[str, Run]) -> Iterator[list[Row]]:
         """The checked rows of runs, some at once, and without damaged ones."""
         with self._reading() as connection:
             whole = self._whole(connection, runs)
@@ -373,7 +373,7 @@ class Store:
                 check_columns(columns_of_rows(rows))
                 yield rows
 
-    def _whole(self, connection: sa.Connection, runs: Mapping[int, Run]) -> Iterator[Row]:
+    def _whole(self, connection: sa.Connection, runs: Mapping[str, Run]) -> Iterator[Row]:
         """The rows of runs that are not damaged; `damaged` counts the others."""
         self.damaged = Counter()
         for row in stored_rows(connection, runs):

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from normtune.results.database import schema
-from normtune.results.database.reading import RUN_TEXTS, runs_by_id, stored_rows, stored_runs
+from normtune.results.database.reading import RUN_TEXTS, stored_rows, stored_runs
 from normtune.results.database.rows import CONTENT, PROBLEM_FIELDS, Row
 from normtune.results.records import Run
 from normtune.results.runs import check_same, joined_protocol, to_plain
@@ -39,7 +39,7 @@ def merge_runs(connection: sa.Connection, runs: Sequence[Run]) -> None:
     Raises:
         ValueError: a run of that id is stored with another device, software or start.
     """
-    stored = runs_by_id(connection)
+    stored = stored_runs(connection)
     for run in runs:
         if run.id not in stored:
             add_run(connection, run)
@@ -95,9 +95,8 @@ def merge(connection: sa.Connection, rows: Sequence[Row]) -> int:
     The row of the greater rank is kept, and a whole one in place of a damaged one. So the order of merges makes no
     difference.
     """
-    ids = {row.run for row in rows}
-    runs = {number: run for number, run in stored_runs(connection).items() if run.id in ids}
-    stored = {row.key: row for row in stored_rows(connection, runs)}
+    runs = stored_runs(connection)
+    stored = {row.key: row for row in stored_rows(connection, {row.run: runs[row.run] for row in rows})}
     new = [row for row in rows if row.key not in stored]
     add(connection, new)
     pairs = [(stored[row.key], row) for row in rows if row.key in stored]

@@ -235,15 +235,18 @@ def test_a_role_that_may_only_read_is_told_so_before_anything_is_measured(server
             url = reader.render_as_string(hide_password=False)
             assert len(loaded(url).frame) == 1
             refused(
-                url, r"cannot be used \(permission denied for table run\): to write to it, grant this role SELECT, INS"
+                url,
+                r"cannot be used \(permission denied for table config\): to write to it, grant this role SELECT, INS",
             )
             opened.execute(sa.text("GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO normtune_reader"))
-            refused(url, r"permission denied for sequence run_id_seq")
+            refused(url, r"permission denied for sequence config_id_seq")
             opened.execute(sa.text("GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO normtune_reader"))
             with Store.open(url) as store:
                 store.begin_run(make_run(2))
                 store.drop(make_run(2).id)
                 assert len(store.runs(dropped=True)) == 2
+            make_former(server)
+            refused(url, r"permission denied for schema public\): .*, and let its owner open it once")
         finally:
             opened.execute(sa.text("DROP OWNED BY normtune_reader"))
             opened.execute(sa.text("DROP ROLE normtune_reader"))
