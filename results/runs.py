@@ -116,6 +116,11 @@ def drops(protocol: Mapping[str, Any]) -> int:
     return count if isinstance(count, int) else 0
 
 
+def changes(runs: Iterable[Run]) -> dict[str, int]:
+    """How often each run was set aside or taken back, by its id; without those that never were."""
+    return {run.id: drops(run.protocol) for run in runs if drops(run.protocol)}
+
+
 def joined_protocol(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """The protocol of a run of which two stores have these: any order of any number of stores gives the same.
 

@@ -35,13 +35,13 @@ from normtune.results.runs import (
     DROPS,
     ahead,
     anonymous,
-    check_joining,
+    changes,
     check_same,
     drops,
     of_store,
     without_store,
 )
-from normtune.results.validate import check_columns, check_runs
+from normtune.results.validate import check_columns
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
@@ -279,7 +279,7 @@ class Store:
             if isinstance(data, Store):
                 return self._join_store(connection, data)
             # Only the owner of a store decides which runs are set aside.
-            _join_runs(connection, [run._replace(protocol=without_store(run.protocol)) for run in data.runs])
+            writing.merge_runs(connection, [run._replace(protocol=without_store(run.protocol)) for run in data.runs])
             rows = rows_of({name: data.frame[name].tolist() for name in COLUMNS})
             return len(rows), writing.merge(connection, rows)
 
@@ -287,16 +287,11 @@ class Store:
         """Merge another store, without the identifiers of its GPUs."""
         with other._reading() as source:
             stored, completions = stored_runs(source), reading.completions(source)
-        runs = [anonymous(run) for run in stored.values()]
-        before = _changes(stored_runs(connection).values())
-        _join_runs(connection, runs)
+        aside = writing.merge_runs(connection, [anonymous(run) for run in stored.values()])
         count = added = 0
         for rows in other._batches(stored):
             count, added = count + len(rows), added + writing.merge(connection, rows)
-        now = _changes(stored_runs(connection).values())
-        if before != now:
-            writing.forget_completions(connection)
-        if _changes(runs) == now and not other.damaged:
+        if aside == changes(stored.values()) and not other.damaged:
             writing.complete(connection, completions)
         return count, added
 
@@ -403,15 +398,3 @@ class Store:
     def _check_file(self) -> None:
         if self._file:
             self._file.check()
-
-
-def _join_runs(connection: sa.Connection, runs: Sequence[Run]) -> None:
-    """Check and store the runs of other stores or files."""
-    check_runs(runs)
-    check_joining(runs, {run.device.label for run in stored_runs(connection).values()})
-    writing.merge_runs(connection, runs)
-
-
-def _changes(runs: Iterable[Run]) -> dict[str, int]:
-    """How often each run was set aside or taken back, without those that never were."""
-    return {run.id: drops(run.protocol) for run in runs if drops(run.protocol)}

@@ -13,7 +13,8 @@ from normtune.results.database import schema
 from normtune.results.database.reading import RUN_TEXTS, stored_rows, stored_runs
 from normtune.results.database.rows import CONTENT, PROBLEM_FIELDS, Row
 from normtune.results.records import Run
-from normtune.results.runs import check_same, joined_protocol, to_plain
+from normtune.results.runs import changes, check_joining, check_same, joined_protocol, to_plain
+from normtune.results.validate import check_runs
 
 # The tables that measurements refer to, and the columns of their values; and statements for the numbers of these.
 _REFERRED = {"problem": PROBLEM_FIELDS, "config": ("config",), "fingerprint": ("fingerprint",)}
@@ -33,13 +34,21 @@ def write_protocol(connection: sa.Connection, run: Run) -> None:
     connection.execute(sa.update(schema.run).where(schema.run.c.run == run.id).values(protocol=_texts(run)["protocol"]))
 
 
-def merge_runs(connection: sa.Connection, runs: Sequence[Run]) -> None:
-    """Insert the runs that are not stored yet, and join the protocols of the others.
+def merge_runs(connection: sa.Connection, runs: Sequence[Run]) -> dict[str, int]:
+    """Check the runs of other stores or files, insert the new ones, and join the protocols of the others.
+
+    No request counts as completed any more if another store set a run aside, or took it back, and this one did not.
+
+    Returns:
+        The `changes` of all runs.
 
     Raises:
-        ValueError: a run of that id is stored with another device, software or start.
+        ValueError: a run of that id is stored with another device, software or start; or a run breaks a rule of
+            `check_runs` or `check_joining`.
     """
     stored = stored_runs(connection)
+    check_runs(runs)
+    check_joining(runs, {run.device.label for run in stored.values()})
     for run in runs:
         if run.id not in stored:
             add_run(connection, run)
@@ -48,6 +57,10 @@ def merge_runs(connection: sa.Connection, runs: Sequence[Run]) -> None:
         protocol = joined_protocol(stored[run.id].protocol, run.protocol)
         if protocol != stored[run.id].protocol:
             write_protocol(connection, run._replace(protocol=protocol))
+    now = changes(stored_runs(connection).values())
+    if now != changes(stored.values()):
+        forget_completions(connection)
+    return now
 
 
 def complete(connection: sa.Connection, completions: Collection[tuple[str, str]]) -> None:
