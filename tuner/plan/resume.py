@@ -44,7 +44,7 @@ def without_times(stored: Stored, problems: Collection[Problem]) -> int:
 
 
 def key_of(always: ConfigsOf, space: str, search: str) -> str | None:
-    """Key of a request, stored in the protocol of the runs that finished it: it needs no search to find nothing left.
+    """Key of a request, which the store has of completed ones: these need no search to find nothing left.
 
     The key changes with the kernels, the modules of their spaces, and the configs that are always timed.
 

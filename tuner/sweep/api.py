@@ -4,7 +4,6 @@ In: a `Request`. Out: a `Sweep`: the device, the plan, and counts of the measure
 reads the options.
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normtune.results.database.store import Store
-from normtune.results.database.url import parse, resolve_url, sqlite_path
+from normtune.results.database.url import StoreUrl
 from normtune.results.options import keywords_of
 from normtune.results.records import Device
 from normtune.tuner.compiling.ahead import Ahead, compile_ahead
@@ -28,7 +27,7 @@ from normtune.tuner.plan.resume import without_times
 from normtune.tuner.sweep.backlog import Backlog, search_of
 from normtune.tuner.sweep.devices import Devices, alike, check_limits
 from normtune.tuner.sweep.incumbents import always_on_any
-from normtune.tuner.sweep.prepare import PreparedSweep, is_finished, prepare
+from normtune.tuner.sweep.prepare import PreparedSweep, prepare
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.report import (
     NOTHING_DISPUTED,
@@ -161,12 +160,11 @@ class _Sweeping:
     ) -> None:
         self._request, self._scope, self._display = request, scope, display
         self._start, self._closing = start, closing
-        self._url = resolve_url(None if request.store is None else os.fspath(request.store))
+        self._url = StoreUrl.of(request.store)
         self._cache = None if request.cache is None else KernelCache(Path(request.cache))
-        path = sqlite_path(parse(self._url))
         self._store: Store | None = None
-        if path is None or path.exists():
-            self._store = closing.enter_context(Store.open(self._url, create=not request.dry_run))
+        if self._url.path is None or self._url.path.exists():
+            self._store = closing.enter_context(Store.at(self._url, create=not request.dry_run))
         self._runs = self._store.runs() if self._store else []
         self._devices = self._find_devices()
         self._works: list[PreparedSweep] = []
@@ -198,7 +196,7 @@ class _Sweeping:
         """Measure what the store lacks, if anything; the devices are opened while that is found out."""
         identities = self._devices.identities
         self._name(identities)
-        if not self._store or self._is_unfinished():
+        if not self._store or self._is_incomplete(self._store):
             self._devices.start()
         self._works = [self._prepare(one) for one, *_ in alike(identities)]
         if self._works and self._store and not any(work.search.pending() for work in self._works):
@@ -207,7 +205,7 @@ class _Sweeping:
             bench.prepare(work.search.ask())
         benches = self._devices.open()
         self._name(benches)
-        self._store = self._store or self._closing.enter_context(Store.open(self._url))
+        self._store = self._store or self._closing.enter_context(Store.at(self._url))
         groups = alike(benches)
         for group in groups:
             check_limits(group)
@@ -232,8 +230,8 @@ class _Sweeping:
             for line, count in Counter(map(device_line, devices)).items():
                 self._display.say(f"{count} x {line}" if count > 1 else line)
 
-    def _is_unfinished(self) -> bool:
-        """Whether the runs tell that there is something to measure."""
+    def _is_incomplete(self, store: Store) -> bool:
+        """Whether the store tells that there is something to measure."""
         request, problems = self._request, self._scope.problems
         if not request.leaves_out:  # has no key
             return False
@@ -241,7 +239,7 @@ class _Sweeping:
             one.device: request.key(request.always(problems, one.device, one.target))
             for one in self._devices.identities
         }
-        return any(key and not is_finished(key, self._runs, device, request.regime) for device, key in keys.items())
+        return any(key and key not in store.completed_requests(device, request.regime) for device, key in keys.items())
 
     def _prepare(self, bench: Bench | Identity) -> PreparedSweep:
         return prepare(self._request, self._scope, self._store, bench.device, bench.target)

@@ -5,7 +5,7 @@ measurements with the fingerprints of their compiled code, and the search over t
 """
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from normtune.kernels.fingerprint import unnoticed
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.database.store import Store
-from normtune.results.records import Device, Run
+from normtune.results.records import Device
 from normtune.tuner.plan.plan import Plan, Task, plan, warm_start
 from normtune.tuner.plan.resume import Stored, previous_of, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
@@ -95,10 +95,11 @@ def prepare(
     """
     stored: Stored = {}
     lines = unnoticed(problem.operator for problem in scope.problems)
-    runs: Sequence[Run] = ()
+    completed: set[str] = set()
     corrected: dict[Pair, tuple[str, str]] = {}
     if store:
-        coverage, runs = store.coverage(device, request.regime), store.runs()
+        coverage = store.coverage(device, request.regime)
+        completed = store.completed_requests(device, request.regime)
         comparison = compare(coverage, target, across_tritons=request.stale)
         if not request.dry_run:
             store.set_fingerprints(device, comparison.fingerprints)
@@ -107,7 +108,7 @@ def prepare(
         lines += [*comparison.lines, *filter(None, [store.ahead])]
     always = request.always(scope.problems, device, target)
     key = request.key(always)
-    is_over = is_finished(key, runs, device, request.regime) and not is_other_code(stored, scope.problems)
+    is_over = key in completed and not is_other_code(stored, scope.problems)
     if store and not store.damage and is_over and not request.dry_run:
         # An empty plan: the plan of a large space takes seconds, and so does the import of some searches.
         empty = Plan(tuple(Task(problem, ()) for problem in scope.problems), {})
@@ -165,9 +166,3 @@ def _refinement_plan(
         return First([task for task in untimed if task not in too_large], refine)
 
     return disputed._replace(tasks=(*untimed, *pending)), strategy
-
-
-def is_finished(key: str | None, runs: Iterable[Run], device: Device, regime: str) -> bool:
-    """Whether a run of the request with this key on a device of this kind has finished."""
-    same_kind = (run.protocol for run in runs if run.device.kind == device.kind and run.regime == regime)
-    return key is not None and any(protocol.get("finished") == key for protocol in same_kind)

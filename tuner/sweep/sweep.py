@@ -49,7 +49,7 @@ class Work(NamedTuple):
         plan: the wanted problems and configs.
         strategy: creates the search.
         stored: coverage of the store; None to load it.
-        key: of the request, stored with the runs when all is measured; None where that follows from the store.
+        key: of the request, stored when it is completed; None where that follows from the store.
     """
 
     benches: Sequence[Bench]
@@ -281,18 +281,16 @@ class _Group:
         if not self._tasks:
             return
         search, summary = self._search, self.summary
-        key = self._work.key
         summary.spread = self._sample.spread()
         summary.unguided = search.report().get("unguided", [])
-        is_done = key is not None and not summary.left and not summary.skipped
-        entries = self._entries | ({"finished": key} if is_done else {})
+        completed = None if summary.left or summary.skipped else self._work.key
         with self._holding, ExitStack() as stack:  # until all is stored
             for lane in [*self.lanes, *self._lost]:
-                stack.callback(self._end, lane, entries)
+                stack.callback(self._end, lane, completed)
                 lane.leave()
         summary.seconds = self._clock() - self._planned
 
-    def _end(self, lane: Lane, entries: dict[str, Any]) -> None:
+    def _end(self, lane: Lane, completed: str | None) -> None:
         closing = lane.close()  # before `phases`, which has what was seen of the device until then
         phases = lane.bench.phases()
         self.summary.phases = phases if self.summary.phases is None else self.summary.phases.plus(phases)
@@ -301,7 +299,7 @@ class _Group:
             **phases.protocol,
             "seconds": {name: round(getattr(phases, name), 3) for name in ("compile", "gate", "timing")},
         }
-        lane.writer.end(closing | protocol | entries)
+        lane.writer.end(closing | protocol | self._entries, completed)
 
     def _leave_out(self, lane: Lane, task: Task | None, error: DeviceGoneError) -> None:
         """Go on without a device, whose problems others take over; raises the error if there can be none."""

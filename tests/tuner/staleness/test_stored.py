@@ -231,7 +231,7 @@ def test_without_triton_the_sources_decide_and_the_reason_is_told(toy, measured,
 
 @pytest.mark.long
 def test_stores_without_codes_are_judged_by_their_sources(toy, measured, tmp_path):
-    alter(tmp_path / "store.db", "UPDATE measurement SET launch = NULL, code = NULL")
+    alter(tmp_path / "store.db", "UPDATE measurement SET launch = NULL, assembly = NULL")
     assert renew(measured).lines == ()
     toy.kernels("moved", REFACTORED)
     (line,) = renew(measured).lines
