@@ -68,7 +68,6 @@ def compare(
     Raises:
         NormtuneError: no process that compiles can start.
     """
-    triton = triton_version()
     launch_of: dict[Pair, AnyLaunch | None] = {}
     of_other_triton: set[Pair] = set()
     undigested: list[Pair] = []
@@ -77,11 +76,11 @@ def compare(
         launch = spec.launch_of(pair[1], pair[0], target)
         has_same_sources = coverage.fingerprint == fingerprint(spec)
         is_digested = coverage.code is not None and coverage.code.assembly != b""
-        if has_same_sources and across_tritons and triton and coverage.triton not in ("", triton):
+        if has_same_sources and across_tritons and coverage.triton not in ("", triton_version() or coverage.triton):
             of_other_triton.add(pair)
         elif has_same_sources and _is_launched(coverage, launch):
             continue
-        if is_digested and triton:
+        if is_digested and triton_version():
             launch_of[pair] = launch
         elif pair in of_other_triton:
             undigested.append(pair)
@@ -104,7 +103,7 @@ def compare(
         lines.append(f"the kernels' sources changed, the compiled code of {_counted(count)} did not: kept")
     if of_other_triton:
         count, total = len(of_other_triton.intersection(same)), len(of_other_triton)
-        lines.append(f"Triton {triton} compiles {count} of {total} stored measurements to the same code")
+        lines.append(f"Triton {triton_version()} compiles {count} of {total} stored measurements to the same code")
     if changed:
         lines.append(f"the compiled code of {_counted(len(changed))} changed: {_named(changed)}")
     if undigested:
