@@ -32,8 +32,8 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS
 from normtune.results.atomic import replaced
 from normtune.results.database import schema
-from normtune.results.database.store import Store, resolve_url
-from normtune.results.database.url import parse, sqlite_path
+from normtune.results.database.store import Store
+from normtune.results.database.url import StoreUrl
 from normtune.results.records import Device, Measurement, Run, TimedCode
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
@@ -60,13 +60,14 @@ def main() -> None:
     parser.add_argument("--alone", help="an empty store for one device; default: an SQLite file that is removed")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    url, cases = resolve_url(options.store), Cases(options.measurements // options.devices)
+    place, cases = StoreUrl.of(options.store), Cases(options.measurements // options.devices)
     found: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
-    with Store.open(url) as store:
+    url = place.url.render_as_string(hide_password=False)
+    with Store.at(place) as store:
         if not store.runs():
-            found = {"database": parse(url).get_backend_name(), "machine": machine()}
+            found = {"database": place.url.get_backend_name(), "machine": machine()}
             found |= filled(store, cases, options.devices, options.seed)
-    found["bytes"] = size(url)
+    found["bytes"] = size(place)
     found["bytes_per_measurement"] = round(found["bytes"] / found["measurements"], 1)
     write(options.out, found)
     found["list"] = timed("data", "list", "--store", url)
@@ -163,15 +164,14 @@ def code_of(problem: Problem, config: Config) -> TimedCode:
     """Digests as long as real ones: of a launch, which is of a shape, and of a binary, which shapes share."""
     launch = hashlib.sha256(f"{problem} {config}".encode()).digest()
     binary = hashlib.sha256(f"{problem.operator} {problem.dtype} {config}".encode()).digest()
-    return TimedCode(launch[:8], binary[:16], binary[16:])
+    return TimedCode(launch[:8], binary[:16])
 
 
-def size(url: str) -> int:
+def size(store: StoreUrl) -> int:
     """Bytes of the database, its indexes included."""
-    path = sqlite_path(parse(url))
-    if path:
-        return path.stat().st_size
-    engine = sa.create_engine(parse(url))
+    if store.path:
+        return store.path.stat().st_size
+    engine = sa.create_engine(store.url)
     with engine.connect() as connection:
         tables = [*schema.metadata.tables]
         total = sum(connection.execute(sa.select(sa.func.pg_total_relation_size(name))).scalar_one() for name in tables)

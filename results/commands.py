@@ -193,10 +193,12 @@ def drop(
     store: StoreOption = None,
 ) -> None:
     """Set a run aside: its measurements are kept, but not used until --undo."""
-    from normtune.results.database.store import Store, resolve_url
+    from normtune.results.database.store import Store
+    from normtune.results.database.url import StoreUrl
 
-    Store.open(resolve_url(store), create=False).close()
-    with Store.open(resolve_url(store)) as opened:
+    url = StoreUrl.of(store)
+    Store.at(url, create=False).close()
+    with Store.at(url) as opened:
         changed, option = opened.drop(run, undo=undo), opened.option
     if undo:
         tell(f"run {changed.id} of {changed.started} is used again")

@@ -163,7 +163,7 @@ class Evidence:
         return {operator: newest[operator][1] for operator in sorted(newest)}
 
     def current(self) -> "Evidence":
-        """Measurements with the newest kernels of their operator and device.
+        """Measurements with the newest kernels of their operator and device, and of each config with the newest code.
 
         Unpaired ones of an operator are left out if it has paired ones.
         """
@@ -179,7 +179,19 @@ class Evidence:
         mask = self.frame["fingerprint"] == operators.map(self.fingerprints())
         if unpaired.any():
             mask &= ~unpaired | ~operators.isin(operators[~unpaired].unique())
-        return mask
+        return mask & ~self._is_of_other_code(mask)
+
+    def _is_of_other_code(self, mask: "pd.Series[bool]") -> NDArray[np.bool_]:
+        """Which of these rows of `frame` are of other code than the newest of their config, as far as that is known."""
+        tritons = {run.id: run.software.get("triton", "") for run in self.runs}
+        numbers = self.frame["run"].map({run.id: number for number, run in enumerate(self.runs)})
+        coded = numbers[mask & self.frame["code"].notna()].sort_values(ascending=False, kind="stable").index
+        is_other = np.zeros(len(self.frame), np.bool_)
+        newest: dict[tuple[Any, ...], tuple[TimedCode, str]] = {}
+        for row, *measured, run, code in self.frame.loc[coded, [*_SORT, "code"]].itertuples(name=None):
+            newest_code, triton = newest.setdefault(tuple(measured), (code, tritons[run]))
+            is_other[row] = not code.is_of(newest_code, tritons[run] == triton)
+        return is_other
 
     def unpaired_rows(self) -> "pd.Series[bool]":
         """Which rows of `frame` another program measured."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.results.database.store import Store, resolve_url
+from normtune.results.database.store import Store
+from normtune.results.database.url import StoreUrl
 from normtune.results.elsewhere import Elsewhere
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.foreign_file import read_foreign
@@ -54,7 +55,7 @@ def merged(
     """
     if not isinstance(store, Store | str | os.PathLike | None):
         raise UsageError(f"store is {store!r:.80}: expected a store, its file or URL")
-    url = "" if isinstance(store, Store) else resolve_url(None if store is None else os.fspath(store))
+    place = store if isinstance(store, Store) else StoreUrl.of(store)
     paths = list(sources) if isinstance(sources, Iterable) else [sources]
     if wrong := [path for path in paths if not isinstance(path, str | os.PathLike)]:
         raise UsageError(f"sources has {wrong[0]!r}: expected files and stores")
@@ -62,7 +63,7 @@ def merged(
         raise UsageError("no sources are given: expected files that `normtune data export` wrote, or stores")
     with ExitStack() as stack:
         opened = [_opened(os.fspath(path), stack, elsewhere) for path in paths]
-        into = store if isinstance(store, Store) else stack.enter_context(Store.open(url))
+        into = place if isinstance(place, Store) else stack.enter_context(Store.at(place))
         for source, (name, data) in zip(paths, opened, strict=True):
             try:
                 count, added = into.joined(data)
@@ -82,5 +83,5 @@ def _opened(source: str, stack: ExitStack, elsewhere: Elsewhere) -> tuple[str, E
         return source, read_foreign(Path(source), elsewhere)
     if is_parquet(source):
         return source, read_parquet(Path(source))
-    store = stack.enter_context(Store.open(resolve_url(source), create=False))
+    store = stack.enter_context(Store.open(source, create=False))
     return store.name, store

@@ -126,13 +126,18 @@ class TimedCode(NamedTuple):
 
     Attributes:
         launch: digest of the resolved launch, 8 bytes; see `launch_digest`.
-        code: digest of the compiled code and its arguments, for the run's version of Triton; empty if not known.
-        machine: digest of the machine code; empty if not known.
+        assembly: digest of the assembly of its kernels, with their grids and arguments; empty if not known. Equal
+            digests are of equal code, whatever Triton compiled it.
     """
 
     launch: bytes
-    code: bytes = b""
-    machine: bytes = b""
+    assembly: bytes = b""
+
+    def is_of(self, other: "TimedCode", same_triton: bool) -> bool:
+        """Whether it is the code of another measurement of the same sources; if one has no digest, Triton decides."""
+        if bool(self.assembly) == bool(other.assembly):
+            return self.assembly == other.assembly
+        return same_triton
 
 
 def launch_digest(launch: AnyLaunch) -> bytes:
@@ -212,15 +217,17 @@ class Tally(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """State of one config on one problem, over all runs on devices of one kind.
+    """State of one config on one problem, over all runs on devices of one kind, with the code of the newest of them.
 
     Attributes:
-        status: of the newest measurement with this fingerprint; `ok` outranks any failure but `wrong_result`.
+        status: of the newest measurement of this code; `ok` outranks any failure but `wrong_result`.
         fingerprint: of the kernels of the newest measurement.
-        samples: number of samples with this fingerprint in all runs.
-        median_ns: median of the newest `ok` measurement with this fingerprint, ns; None if there is none.
+        samples: number of samples of this code in all runs.
+        median_ns: median of the newest `ok` measurement of this code, ns; None if there is none.
         code: code that this measurement launched; None if it is not known.
         triton: version of Triton that compiled it; empty if the code is not known.
+        why_stale: why the measurement is to be repeated although the sources of the kernels are the same; empty if it
+            is not. A store does not know: see `tuner.staleness`.
     """
 
     status: str
@@ -229,3 +236,4 @@ class Coverage(NamedTuple):
     median_ns: int | None
     code: TimedCode | None = None
     triton: str = ""
+    why_stale: str = ""

@@ -10,10 +10,11 @@ from typing import Any
 from normtune.kernels.tablefile.locate import slug
 from normtune.results.records import REPLAY_PREFIX, Device, Run
 
-# Entries of a protocol that only the store itself writes: the day on which the run was set aside, how often it was set
-# aside or taken back, and, beside the key of a finished request, the sum of these numbers over all runs at that time.
-# A request is finished only as long as this sum is the same, because it may have relied on what was set aside since.
-DROPPED, DROPS, FINISHED, FINISHED_AT = OF_STORE = ("dropped", "drops", "finished", "finished_at")
+# Entries of a protocol that only the store itself writes: the day on which the run was set aside, and how often it was
+# set aside or taken back.
+DROPPED, DROPS = OF_STORE = ("dropped", "drops")
+# Entries of version 0.1.0, for what is a table of the store now.
+_FORMER = ("finished", "finished_at")
 # Prefix of the uuid of a device outside of its store.
 _HASHED = "hash:"
 # Dates that sort as texts in the order of time; hours may be missing.
@@ -28,7 +29,7 @@ def to_plain(run: Run) -> dict[str, Any]:
 
 
 def from_plain(value: Any) -> Run:
-    """Inverse of `to_plain`.
+    """Inverse of `to_plain`, without entries that former versions wrote into a protocol.
 
     Raises:
         ValueError: a field is missing, unknown or of another type.
@@ -50,7 +51,8 @@ def from_plain(value: Any) -> Run:
         raise ValueError("protocol of a run is nested too deep")
     if not isinstance(value["protocol"], dict):
         raise ValueError(f"protocol of a run is {value['protocol']!r}, expected values by name")
-    return Run(value["id"], Device(**device), software, value["started"], value["protocol"])
+    protocol = {name: entry for name, entry in value["protocol"].items() if name not in _FORMER}
+    return Run(value["id"], Device(**device), software, value["started"], protocol)
 
 
 def _is_flat(value: object, levels: int = 20) -> bool:
@@ -114,30 +116,24 @@ def drops(protocol: Mapping[str, Any]) -> int:
     return count if isinstance(count, int) else 0
 
 
-def marked(protocol: Mapping[str, Any], total: int) -> dict[str, Any]:
-    """A protocol whose mark as finished, if there is one, says how often runs were set aside or taken back before."""
-    return {FINISHED_AT: total, **protocol} if FINISHED in protocol else dict(protocol)
-
-
-def current(run: Run, total: int) -> Run:
-    """A run, without its mark as finished if a run was set aside or taken back since."""
-    gone = (FINISHED, FINISHED_AT) if run.protocol.get(FINISHED_AT, total) != total else ()
-    return run._replace(protocol={name: value for name, value in run.protocol.items() if name not in gone})
+def changes(runs: Iterable[Run]) -> dict[str, int]:
+    """How often each run was set aside or taken back, by its id; without those that never were."""
+    return {run.id: drops(run.protocol) for run in runs if drops(run.protocol)}
 
 
 def joined_protocol(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """The protocol of a run of which two stores have these: any order of any number of stores gives the same.
 
     A sweep begins with a part of the protocol that it ends with, so the larger one is taken. Whether the run is set
-    aside is as where that was changed more often. Of two marks as finished, the later one is kept.
+    aside is as where that was changed more often.
     """
-    both = (one, other)
-    written = without_store(max(both, key=_order))
-    aside = max(both, key=lambda part: (drops(part), part.get(DROPPED, "")))
-    mark = max(both, key=lambda part: (part.get(FINISHED_AT, -1), part.get(FINISHED, "")))
-    entries = {name: aside[name] for name in (DROPPED, DROPS) if name in aside}
-    entries |= {name: mark[name] for name in (FINISHED, FINISHED_AT) if name in mark}
-    return written | entries
+    aside = max(one, other, key=lambda protocol: (drops(protocol), protocol.get(DROPPED, "")))
+    return without_store(max(one, other, key=_order)) | of_store(aside)
+
+
+def of_store(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a protocol that only the store itself writes."""
+    return {name: value for name, value in protocol.items() if name in OF_STORE}
 
 
 def without_store(protocol: Mapping[str, Any]) -> dict[str, Any]:

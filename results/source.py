@@ -139,7 +139,7 @@ def _opened(data: Measured) -> "Iterator[Store | None]":
     if is_parquet(text) or is_recording(text):
         yield None
         return
-    from normtune.results.database.store import Store, resolve_url
+    from normtune.results.database.store import Store
 
     if text and _RECORDING.fullmatch(text) and not os.path.lexists(text):
         from normtune.results.exchange.recording import recordings
@@ -149,7 +149,7 @@ def _opened(data: Measured) -> "Iterator[Store | None]":
             f"{', '.join(recordings())}"
         )
     if data is None or text is not None:
-        with Store.open(resolve_url(text), create=False) as store:
+        with Store.open(text, create=False) as store:
             yield store
     else:
         yield data if isinstance(data, Store) else None

@@ -32,7 +32,7 @@ from normtune.kernels.problem import axes_at
 from normtune.kernels.tablefile.locate import installed_path
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.database.store import Store
-from normtune.results.database.url import resolve_url
+from normtune.results.database.url import DEFAULT_STORE
 from normtune.results.elsewhere import Elsewhere
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.dataframe import evidence_of
@@ -52,7 +52,7 @@ _FIGURES = (
 def source_of(data: Measured) -> str:
     """The value of `--store` with the measurements of `read_evidence`; empty for an open store and for evidence."""
     if data is None:
-        return os.environ.get("NORMTUNE_STORE") or resolve_url(None)
+        return os.environ.get("NORMTUNE_STORE") or DEFAULT_STORE
     return os.fspath(data) if isinstance(data, str | os.PathLike) else ""
 
 

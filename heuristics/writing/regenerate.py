@@ -94,9 +94,9 @@ def _store(source: str, folder: Path) -> str:
     """The value of `--store` from the folder of a table."""
     if is_recording(source):
         return source
-    from normtune.results.database.url import parse, resolve_url, sqlite_path
+    from normtune.results.database.url import StoreUrl
 
-    path = sqlite_path(parse(resolve_url(source)))
+    path = StoreUrl.of(source).path
     return seen_from(path, folder) if path else STORE_VARIABLE
 
 

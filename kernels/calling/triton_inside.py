@@ -1,10 +1,11 @@
 """Triton's private interfaces; no other module of normtune uses any.
 
-In: kernels, their calls, binaries. Out: launches without Triton's binder, the launches of a function, the frontend's
-code of a kernel. Where a private name is missing or differs, one of `OTHER` is raised, and callers use the public
-interface or go without. Does not import torch, which the processes that compile do not load.
+In: kernels, their calls, binaries. Out: launches without Triton's binder, launches of a function, assembly of a kernel.
+Where a private name is missing or differs, one of `OTHER` is raised, and callers use public interfaces or none. Does
+not import torch, which the processes that compile do not load.
 """
 
+import json
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -305,10 +306,9 @@ class _Driver:
 
 def compile_for(target: str, listener: Callable[..., None] | None = None) -> None:
     """Compile for this target, `sm_90` or `gfx942`, from now on in this process; `listener` is called for each."""
-    from triton import knobs
     from triton.runtime.driver import driver
 
-    knobs.compilation.listener = listener
+    triton.knobs.compilation.listener = listener
     driver.set_active(_Driver(_named(target)))  # type: ignore[arg-type]
 
 
@@ -361,12 +361,14 @@ def stopped_before_compiling(hook: Callable[..., bool]) -> Iterator[None]:
         knobs.runtime.jit_cache_hook = before
 
 
-def frontend_code(kernel: Any, compile: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, str]:
-    """The target, and the optimised TTIR of a specialised kernel without debug information.
-
-    `compile` is the argument of that name of the hook of `stopped_before_compiling`, `options` the options in it.
-    """
-    return _ttir(kernel, compile["signature"], compile["constants"], compile["configs"][0], options)
+def assembly_of(kernel: Any, compile: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    """Kind (`ptx`, `amdgcn`), text and metadata of the assembly of what `stopped_before_compiling` tells its hook."""
+    metadata = json.loads(compile["specialization_data"])["options"]
+    stages, module = _pipeline(kernel, compile["signature"], compile["constants"], compile["configs"][0], metadata)
+    *lowering, _ = stages.items()  # without the vendor's assembler
+    for _, stage in lowering:
+        module = stage(module, metadata)
+    return lowering[-1][0], module, metadata
 
 
 def float_arguments(compiled: Any) -> list[str]:
@@ -376,25 +378,23 @@ def float_arguments(compiled: Any) -> list[str]:
 
 def code_with_fp64(compiled: Any, argument: str) -> str:
     """The optimised TTIR of a compiled kernel if a float argument were fp64."""
-    source = compiled.src
-    signature = {**source.signature, argument: "fp64"}
-    return _ttir(source.fn, signature, source.constants, source.attrs, compiled.metadata._asdict())[1]
+    source, values = compiled.src, compiled.metadata._asdict()
+    stages, module = _pipeline(source.fn, source.signature | {argument: "fp64"}, source.constants, source.attrs, values)
+    return str(stages["ttir"](module, {}).str_nodebug())
 
 
-def _ttir(kernel: Any, signature: Any, constants: Any, attributes: Any, values: Mapping[str, Any]) -> tuple[Any, str]:
+def _pipeline(kernel: Any, signature: Any, constants: Any, attributes: Any, values: Mapping[str, Any]) -> Any:
+    """The stages of Triton, functions by the names of their results, and the module that the first one takes."""
     from triton._C.libtriton import ir
-    from triton.compiler import ASTSource, make_backend
+    from triton.compiler import make_backend
 
-    target = current_target()
-    backend = make_backend(target)
+    backend = make_backend(current_target())
     options = backend.parse_options({k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
-    source = ASTSource(kernel, signature, constants, attributes)
+    source = kernel.ASTSource(kernel, signature, constants, attributes)
     stages: dict[str, Any] = {}
     backend.add_stages(stages, options, source.language)
     implementation = backend.get_codegen_implementation(options)
-    module = source.make_ir(target, options, implementation, backend.get_module_map(), context)
-    # This stage inlines functions, so the result does not depend on how the code is divided into them.
-    return target, stages["ttir"](module, {}).str_nodebug()
+    return stages, source.make_ir(backend.target, options, implementation, backend.get_module_map(), context)

@@ -4,26 +4,20 @@ In: a URL. Out: a SQLAlchemy engine. Every failure of a database becomes one lin
 and writes measurements.
 """
 
-import os
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.database import schema
-from normtune.results.database.url import display_name, parse, sqlite_path, store_option
+from normtune.results.database.sqlite_file import check_file, opened_to_read
+from normtune.results.database.url import StoreUrl
 
 # Longest wait for another process that writes, such as the import of a large file.
 BUSY_SECONDS = 30.0
-# Beginnings of the names of SQLite's errors where it cannot make files beside a store.
-_NO_FILES = ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_READONLY")
 # Advisory lock of those who create the tables of a PostgreSQL store; any number that is nobody else's.
 _PREPARING = 0x6E6F726D74756E65
 _DAMAGED = "the store {name} is damaged ({line}): restore a copy, or sweep into another with --store"
@@ -33,8 +27,8 @@ _MESSAGES = (
     (("malformed", "no such", "decode"), _DAMAGED),
     (
         ("permission denied", "read-only transaction"),
-        "the store {name} cannot be used ({line}): to write to it, grant this role SELECT, INSERT and UPDATE on its "
-        "tables and USAGE on their sequences, or name another store with --store",
+        "the store {name} cannot be used ({line}): to write to it, grant this role SELECT, INSERT, UPDATE and DELETE "
+        "on its tables and USAGE on their sequences, and let its owner open it once, or name another with --store",
     ),
     (
         ("readonly", "unable to open"),
@@ -57,43 +51,41 @@ _MESSAGES = (
 WRITE = {"normtune_write": True}
 
 
-def connect(url: str, create: bool) -> sa.Engine:
+def connect(store: StoreUrl, create: bool) -> sa.Engine:
     """An engine whose database has the tables of this version; with `create` it may be written to, and is created.
 
     Raises:
-        UsageError: the URL is of another database, or its folder does not exist.
+        UsageError: it is another program's, or its folder does not exist.
         NormtuneError: it is damaged, cannot be opened or written, or is of another schema.
     """
-    parsed = parse(url)
-    path, name = sqlite_path(parsed), display_name(parsed)
+    url, path = store.url, store.path
     options: dict[str, Any] = {}
     if path is not None:
-        if create and parsed.query:
-            raise UsageError(
-                f"the store {name} has to be written, but its URL says mode=ro: leave that out, or name another store"
-            )
-        _check_path(path, parsed, create)
+        check_file(path, store, create)
+        url = url.set(query={})
         if create:
             options = {"connect_args": {"timeout": BUSY_SECONDS}}
         else:
-            options = {"creator": partial(_opened_to_read, path.absolute())}
-    elif "connect_timeout" not in parsed.query:
+            options = {"creator": partial(opened_to_read, path.absolute(), BUSY_SECONDS)}
+    elif "connect_timeout" not in url.query:
         options = {"connect_args": {"connect_timeout": max(2, int(BUSY_SECONDS))}}
     try:
-        engine = sa.create_engine(parsed.set(query={}) if path else parsed, **options)
+        engine = sa.create_engine(url, **options)
     except ImportError as error:  # psycopg without a libpq raises no ModuleNotFoundError
         reason = f"the module {error.name} is missing" if error.name else str(error).splitlines()[0]
-        raise NormtuneError(f"cannot open {name}: {reason}; `pip install 'psycopg[binary]'` installs it") from None
+        raise NormtuneError(
+            f"cannot open {store.name}: {reason}; `pip install 'psycopg[binary]'` installs it"
+        ) from None
     if path is None:
         sa.event.listen(engine, "connect", _on_connect_to_server)
     else:
         sa.event.listen(engine, "connect", _on_connect)
-        if parsed.query:  # in place of SQLite's mode=ro, which leaves the files of the write-ahead log behind
+        if store.is_read_only:  # in place of SQLite's mode=ro, which leaves the files of the write-ahead log behind
             sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA query_only = ON"))
         sa.event.listen(engine, "begin", _on_begin)
     try:
-        with translated(parsed):
-            _prepare(engine, name, create)
+        with translated(store.name):
+            _prepare(engine, store, create)
     except BaseException:
         engine.dispose()
         raise
@@ -101,9 +93,8 @@ def connect(url: str, create: bool) -> sa.Engine:
 
 
 @contextmanager
-def translated(url: URL) -> Iterator[None]:
+def translated(name: str) -> Iterator[None]:
     """Turn a failure of the database into an error of one line: a `UsageError` for a file that is no database."""
-    name = display_name(url)
     try:
         yield
     except sa.exc.SQLAlchemyError as error:
@@ -114,13 +105,13 @@ def translated(url: URL) -> Iterator[None]:
 
 
 @contextmanager
-def readable(url: URL) -> Iterator[None]:
+def readable(name: str) -> Iterator[None]:
     """Turn what content of others causes into a `NormtuneError`: a flipped bit may make a text a number."""
     try:
         yield
     except (ValueError, LookupError, TypeError, RecursionError, OverflowError) as error:
         reason = str(error)[:200] if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        raise NormtuneError(_DAMAGED.format(name=display_name(url), line=reason)) from None
+        raise NormtuneError(_DAMAGED.format(name=name, line=reason)) from None
 
 
 def _explanation(name: str, text: str) -> str:
@@ -128,50 +119,6 @@ def _explanation(name: str, text: str) -> str:
     line = (text.strip().splitlines() or ["unknown failure"])[0]
     message = next(message for words, message in _MESSAGES if any(word in line for word in words))
     return message.format(name=name, line=line, seconds=BUSY_SECONDS)
-
-
-def _check_path(path: Path, url: URL, create: bool) -> None:
-    name, option = display_name(url), store_option(url)
-    try:
-        if path.is_dir():
-            raise UsageError(f"the store {name} is a folder: expected a file such as {path / 'normtune.db'}")
-        if path.parent.exists() and not path.parent.is_dir():
-            raise UsageError(f"the store {name} cannot exist: {path.parent} is no folder; name another with --store")
-        if not path.parent.is_dir():
-            raise UsageError(f"the folder of the store {name} does not exist: create {path.parent} or name another")
-        if path.exists() and not path.is_file():  # SQLite would wait for the other end of a pipe
-            raise UsageError(f"the store {name} is no regular file: name another with --store")
-        if not create and not path.exists():
-            raise UsageError(f"there is no store {name}: name one that exists, or run `normtune sweep{option}` first")
-        if create and path.suffix == ".parquet":
-            raise UsageError(
-                f"the store {name} has the name of a Parquet file, which is only read: name another, as normtune.db; "
-                "`data export` writes one"
-            )
-    except OSError as error:
-        raise NormtuneError(
-            f"the store {name} cannot be examined ({error.strerror or error}): name another with --store"
-        ) from None
-
-
-def _opened_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that only reads.
-
-    SQLite makes files beside a store with a write-ahead log even to read it, unless it is opened as immutable. Where it
-    cannot, as in a read-only folder or on a full disk, nobody can write to the store. A log that is not empty has
-    measurements and must be read.
-    """
-    connect = partial(sqlite3.connect, timeout=BUSY_SECONDS, check_same_thread=False)
-    connection = connect(path)
-    try:
-        connection.execute("SELECT name FROM sqlite_master LIMIT 1")
-    except sqlite3.DatabaseError as error:
-        connection.close()
-        log = Path(f"{path}-wal")
-        if not error.sqlite_errorname.startswith(_NO_FILES) or (log.exists() and log.stat().st_size):
-            raise
-        connection = connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
-    return connection
 
 
 def _on_connect(connection: Any, _record: Any) -> None:
@@ -194,36 +141,45 @@ def _on_begin(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
+def _prepare(engine: sa.Engine, store: StoreUrl, create: bool) -> None:
     """Check that the database is a store before anything is written, and create missing tables."""
-    is_sqlite = engine.dialect.name == "sqlite"
     with engine.connect() as connection:
-        is_store = _is_store(connection, name)
+        version = _version(connection, store.name)
         if not create:
-            if not is_store:
-                raise UsageError(f"the store {name} is empty: run `normtune sweep{store_option(engine.url)}` first")
+            if not version:
+                raise UsageError(f"the store {store.name} is empty: run `normtune sweep{store.option}` first")
             return
-        if is_sqlite and (trigger := _name_in(connection, "type = 'trigger'")):  # code of others may run for ever
-            export = f"`normtune data export --out FILE.parquet{store_option(engine.url)}`"
+        if store.path and (trigger := _name_in(connection, "type = 'trigger'")):  # code of others may run for ever
+            export = f"`normtune data export --out FILE.parquet{store.option}`"
             raise NormtuneError(
-                f"the store {name} has a trigger, {trigger[:40]!r}, which normtune never creates: {export} writes a "
-                "file, which another store merges"
+                f"the store {store.name} has a trigger, {trigger[:40]!r}, which normtune never creates: {export} "
+                "writes a file, which another store merges"
             )
-    if is_sqlite:
+    if store.path:
         with engine.connect() as connection:
             # Outside of a transaction, and after the checks, because it changes the file.
             driver: Any = connection.connection.driver_connection
             driver.execute("PRAGMA journal_mode = WAL")
     with engine.connect().execution_options(**WRITE) as connection, connection.begin():
-        if not is_sqlite:
+        if not store.path:
             # One after another, or two that create the tables at once would fail.
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_PREPARING)))
         # Takes the lock even if the tables exist, so that a store that cannot be written fails before any work.
-        if not _is_store(connection, name):
+        if (version := _version(connection, store.name)) != schema.SCHEMA_VERSION:
+            if version:
+                _add_columns(connection)
             schema.metadata.create_all(connection)
+            connection.execute(schema.schema.delete())
             connection.execute(schema.schema.insert().values(version=schema.SCHEMA_VERSION))
-        if not is_sqlite:
+        if not store.path:
             _try_to_write(connection)
+
+
+def _add_columns(connection: sa.Connection) -> None:
+    """Add what measurements of version 4 lack."""
+    for name in schema.NEW_COLUMNS:
+        kind = schema.measurement.c[name].type.compile(connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {schema.measurement.name} ADD COLUMN {name} {kind}")
 
 
 def _name_in(connection: sa.Connection, condition: str) -> str:
@@ -246,30 +202,40 @@ def _check_computed(connection: sa.Connection, name: str) -> None:
 
 def _try_to_write(connection: sa.Connection) -> None:
     """Write nothing, so that a role without permission fails before anything is measured."""
-    for table in (schema.run, schema.problem, schema.config, schema.fingerprint, schema.measurement):
-        names = [column.name for column in table.c if column is not table.c.id]
+    for table in schema.metadata.sorted_tables:
+        if table is schema.schema:
+            continue
+        names = [column.name for column in table.c if column.name != "id"]
         nothing = sa.select(*table.c[tuple(names)]).where(sa.false())
         connection.execute(sa.insert(table).from_select(names, nothing))
-        connection.execute(sa.select(sa.func.nextval(sa.func.pg_get_serial_sequence(table.name, "id"))))
-        if table in (schema.run, schema.measurement):
-            connection.execute(sa.update(table).where(sa.false()).values({names[0]: sa.null()}))
+        if "id" in table.c:
+            connection.execute(sa.select(sa.func.nextval(sa.func.pg_get_serial_sequence(table.name, "id"))))
+    for table in (schema.run, schema.measurement):
+        connection.execute(sa.update(table).where(sa.false()).values(id=sa.null()))
+    connection.execute(sa.delete(schema.completion).where(sa.false()))
 
 
-def _is_store(connection: sa.Connection, name: str) -> bool:
-    """Whether the database is a store, False if it is empty; an error if it is of another program or version."""
+def _version(connection: sa.Connection, name: str) -> int:
+    """Version of the schema of a store; 0 if the database is empty.
+
+    Raises:
+        UsageError: the database is of another program.
+        NormtuneError: the store is damaged, or of another version than is read.
+    """
     tables = set(sa.inspect(connection).get_table_names())
     if connection.dialect.name == "sqlite":
         _check_computed(connection, name)
     if schema.schema.name in tables:
         version = connection.execute(sa.select(sa.func.max(schema.schema.c.version))).scalar() or 0
-        if version != schema.SCHEMA_VERSION:
+        if version not in schema.TABLES:
+            known = " and ".join(map(str, schema.TABLES))
             raise NormtuneError(
-                f"the store {name} has schema {version}, this normtune knows {schema.SCHEMA_VERSION}: update normtune, "
-                "or name another store with --store"
+                f"the store {name} has schema {version}, this normtune knows {known}: update normtune, or name another "
+                "store with --store"
             )
-        if lacking := sorted(set(schema.metadata.tables) - tables):
-            raise NormtuneError(f"the store {name} is damaged (schema {version}, tables missing: {lacking})")
-        return True
+        if missing := sorted(schema.TABLES[version] - tables):
+            raise NormtuneError(f"the store {name} is damaged (schema {version}, tables missing: {missing})")
+        return version
     # Any table makes a SQLite file another program's; in a PostgreSQL database, which is shared, only our names do.
     others = tables if connection.dialect.name == "sqlite" else tables & set(schema.metadata.tables)
     if others:
@@ -277,38 +243,4 @@ def _is_store(connection: sa.Connection, name: str) -> bool:
             f"{name} is the database of another program (it has a table {sorted(others)[0]!r}): "
             "name another store with --store"
         )
-    return False
-
-
-class FileIdentity:
-    """The file of an open store, at an absolute path; None for a database without a file.
-
-    SQLite keeps writing to a file that was removed or replaced, and reports success; `check` finds that.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path.absolute() if path else None
-        self._status = self.path.stat() if self.path else None
-
-    def check(self) -> None:
-        """Raise `NormtuneError` if the file was removed, replaced or truncated."""
-        if self.path is None or self._status is None:
-            return
-        try:
-            status = self.path.stat()
-            if not os.path.samestat(status, self._status):
-                raise NormtuneError(f"the store {self.path} was replaced by another file while it was written")
-            if status.st_size < self._status.st_size and status.st_size < _header_size(self.path):
-                raise NormtuneError(f"the store {self.path} was truncated while it was written")
-        except OSError as error:
-            event = "was removed" if isinstance(error, FileNotFoundError) else f"cannot be reached ({error.strerror})"
-            raise NormtuneError(f"the store {self.path} {event} while it was written") from None
-        self._status = status
-
-
-def _header_size(path: Path) -> int:
-    """Size of a file according to its header, which VACUUM lowers before it truncates the file."""
-    with path.open("rb") as file:
-        header = file.read(100)
-    page = int.from_bytes(header[16:18], "big")
-    return max(100, int.from_bytes(header[28:32], "big") * (65536 if page == 1 else page))
+    return 0

@@ -13,10 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.results.columns import first_rounds, split
+from normtune.results.database.schema import DIGESTS
 from normtune.results.records import TimedCode
 
 # Those of `Problem.columns`.
 PROBLEM_FIELDS = ("operator", "rows", "hidden", "dtype", "variant")
+# The columns of a measurement that may change, besides its fingerprint.
+CONTENT = ("revision", "status", "reason", "median", "samples", "rounds", "checksum", *DIGESTS)
+_NO_CODE = (None,) * len(DIGESTS)
 
 
 class Row(NamedTuple):
@@ -39,11 +43,16 @@ class Row(NamedTuple):
     median: int | None
     samples: bytes
     rounds: bytes
-    launch: bytes | None
-    code: bytes | None
-    machine_code: bytes | None
+    code: TimedCode | None
     number: int = 0
     checksum: int | None = None
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """The values of `CONTENT`, with the right checksum."""
+        times = self.median, self.samples, self.rounds
+        digests = (digest or None for digest in self.code or _NO_CODE)
+        return self.revision, self.status, self.reason, *times, self.crc, *digests
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -53,18 +62,13 @@ class Row(NamedTuple):
     @property
     def rank(self) -> tuple[Any, ...]:
         """The order of two rows of one measurement: the greater, which was changed more often, is kept."""
-        digests = (digest or b"" for digest in (self.launch, self.code, self.machine_code))
-        return self.revision, self.fingerprint, self.status, self.reason, self.rounds, self.samples, *digests
+        times = self.rounds, self.samples
+        return self.revision, self.fingerprint, self.status, self.reason, *times, self.code or ()
 
     @property
     def place(self) -> str:
         """The fields of its problem as one text."""
         return _place(self.problem)
-
-    @property
-    def timed_code(self) -> TimedCode | None:
-        """The launched code, if it is known."""
-        return TimedCode(self.launch, self.code or b"", self.machine_code or b"") if self.launch else None
 
     @property
     def crc(self) -> int:
@@ -102,8 +106,7 @@ def rows_of(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
         median = (times[(len(times) - 1) // 2] + times[len(times) // 2]) // 2 if times else None
         numbers = _bytes_of(rounds)
         gaps = b"" if numbers == _consecutive(first, len(times)) else numbers
-        digests = (digest or None for digest in code or (None, None, None))
-        content = 0, status, reason, median, _bytes_of(samples), gaps, *digests
+        content = 0, status, reason, median, _bytes_of(samples), gaps, code
         rows.append(Row(run, problem, config, first, fingerprint, *content))
     return rows
 
@@ -120,7 +123,7 @@ def columns_of_rows(rows: Sequence[Row]) -> dict[str, Any]:
         **{name: [getattr(row, name) for row in rows] for name in ("config", "run", "fingerprint", "status", "reason")},
         "rounds": _arrays_of(rounds),
         "samples": _arrays_of([row.samples for row in rows]),
-        "code": [row.timed_code for row in rows],
+        "code": [row.code for row in rows],
     }
 
 

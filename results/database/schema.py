@@ -8,9 +8,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, ForeignKey, Integer, LargeBinary, SmallInteger, Table, Text
 
-# To be raised with every change of a table. Stores of another version are refused. A measurement of 16 samples takes
-# 168 bytes in SQLite, its indexes included.
-SCHEMA_VERSION = 4
+# To be raised with every change of a table. A measurement of 16 samples takes 168 bytes in SQLite, indexes included.
+SCHEMA_VERSION = 5
+# The columns of a measurement for the values of records.TimedCode, in their order.
+DIGESTS = ("launch", "assembly")
+# Columns of a measurement that version 4 lacks.
+NEW_COLUMNS = ("assembly",)
 
 metadata = sa.MetaData()
 
@@ -65,15 +68,24 @@ measurement = Table(
     Column("median", Integer),  # ns; null where there are no samples
     Column("samples", LargeBinary, nullable=False),  # little-endian int32, ns
     Column("rounds", LargeBinary, nullable=False),  # as samples, one for each; empty where they follow one another
-    Column("checksum", BigInteger),  # see rows.checksum
-    # See records.TimedCode; null where it is not known, as for imported measurements. Not in the checksum: if they are
-    # damaged, at most a measurement is repeated.
-    Column("launch", LargeBinary),
-    Column("code", LargeBinary),
-    Column("machine_code", LargeBinary),
+    Column("checksum", BigInteger),  # see Row.crc
+    # Null where the code is not known, as for imported measurements. Not in the checksum: if they are damaged, at most
+    # a measurement is repeated.
+    *(Column(name, LargeBinary) for name in DIGESTS),
     # Identifies a measurement; also the index by which the measurements of a run are found and counted.
     sa.UniqueConstraint("run_id", "problem_id", "config_id", "first_round"),
 )
+
+# The requests of sweeps that a run completed: all that they wanted is stored. `data drop` and its undo empty the table.
+completion = Table(
+    "completion",
+    metadata,
+    Column("run_id", ForeignKey("run.id"), primary_key=True),
+    Column("request", Text, primary_key=True),  # its key
+)
+
+# The tables by version that is read. One before SCHEMA_VERSION is upgraded when it is opened to be written.
+TABLES = {4: {*metadata.tables} - {completion.name}, SCHEMA_VERSION: {*metadata.tables}}
 
 
 @sa.event.listens_for(measurement, "after_create")

@@ -1,11 +1,13 @@
-"""The URL of a store: checked, and shown in messages without its password.
+"""Where a store is: a URL, checked once, and the store's name in messages, which has no password.
 
-In: the value of `--store` or NORMTUNE_STORE. Out: a SQLAlchemy URL, which `connect` opens.
+In: the value of `--store`, or NORMTUNE_STORE. Out: a `StoreUrl`, which is handed on; `connect` opens it.
 """
 
 import os
 import re
 import shlex
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -25,89 +27,103 @@ _CONNECTION = re.compile(
 _SECRET = re.compile(r"(pass(?:word|wd)?=)[^&]*", re.IGNORECASE)
 
 
-def resolve_url(option: str | None) -> str:
-    """URL of the store: the option, else the variable NORMTUNE_STORE, else `DEFAULT_STORE`.
+@dataclass(frozen=True)
+class StoreUrl:
+    """Where a store is.
 
-    Args:
-        option: value of `--store`; None if not given. A path without a scheme is a SQLite file.
-
-    Raises:
-        UsageError: it is no URL of a SQLite or PostgreSQL database.
+    Attributes:
+        url: with the driver that normtune uses, and the password.
+        path: the file of an SQLite store; None for another database.
+        is_read_only: whether the URL of an SQLite store says mode=ro.
+        name: for messages: the file, or the URL without the password; and NORMTUNE_STORE if that has it.
+        option: the words of a printed command that name it: ` --store FILE`; empty where it is the default anyway.
     """
-    source, text = "--store", option
-    if text is None:
+
+    url: URL
+    path: Path | None
+    is_read_only: bool
+    name: str
+    option: str
+
+    @classmethod
+    def of(cls, store: str | os.PathLike[str] | None) -> "StoreUrl":
+        """Where `--store` says, else the variable NORMTUNE_STORE, else `DEFAULT_STORE`.
+
+        Args:
+            store: value of `--store`; None if it is not given. A path without a scheme is an SQLite file.
+
+        Raises:
+            UsageError: it is no URL of an SQLite or PostgreSQL database.
+        """
+        url = _url_of(store)
+        name, default = _name(url), ""
+        with suppress(UsageError):  # NORMTUNE_STORE may be wrong where `--store` is given
+            default = _name(_url_of(None))
+        is_variable = name == default and bool(os.environ.get("NORMTUNE_STORE"))
+        path = _path(url)
+        return cls(
+            url=url,
+            path=path,
+            is_read_only=path is not None and bool(url.query),
+            name=f"{name} (NORMTUNE_STORE)" if is_variable else name,
+            option="" if name == default else f" --store {shlex.quote(name)}",
+        )
+
+
+def _url_of(store: str | os.PathLike[str] | None) -> URL:
+    """The URL that SQLAlchemy opens. Arguments and errors as `StoreUrl.of`."""
+    if store is None:
         source, text = "NORMTUNE_STORE", os.environ.get("NORMTUNE_STORE") or DEFAULT_STORE
+    else:
+        source, text = "--store", os.fspath(store)
     if not text.strip():
         raise UsageError(f"{source} is empty: expected a file such as normtune.db or a URL such as {DEFAULT_STORE}")
-    if "://" not in text:
-        if _CONNECTION.match(text) or ("=" in text and _CONNECTION.search(text)):
-            raise UsageError(
-                f"{source} is neither a file nor a URL (it may have a password, and is not shown): {_FORMS}"
-            )
-        if "?" in text or not text.isprintable():
-            raise UsageError(f"{source} is {text!r}: a file of that name cannot be a store, choose another")
-        return f"sqlite:///{os.path.expanduser(text)}"  # a shell leaves the ~ of --store=~/x.db as it is
-    parse(text, source)
-    return text
+    if "://" in text:
+        url, safe_text = _parsed(text, source)
+    elif _CONNECTION.match(text) or ("=" in text and _CONNECTION.search(text)):
+        raise UsageError(f"{source} is neither a file nor a URL (it may have a password, and is not shown): {_FORMS}")
+    elif "?" in text or not text.isprintable():
+        raise UsageError(f"{source} is {text!r}: a file of that name cannot be a store, choose another")
+    else:  # a shell leaves the ~ of --store=~/x.db as it is
+        url, safe_text = URL.create("sqlite", database=os.path.expanduser(text)), text
+    path = url.database or ""
+    if url.get_backend_name() == "sqlite" and (
+        not path or path.startswith((":", "file:")) or not path.isprintable()  # to SQLite, these are no files
+    ):
+        raise UsageError(f"{source} is {safe_text!r}: a store is a file on disk, expected sqlite:///FILE")
+    return url
 
 
-def parse(url: str, source: str = "the store") -> URL:
-    """Parse a URL, and replace its driver by the one that normtune uses.
-
-    Raises:
-        UsageError: it is no URL of a SQLite or PostgreSQL database.
-    """
-    scheme, _, rest = url.partition("://")
-    place, _, query = url.partition("?")
+def _parsed(text: str, source: str) -> tuple[URL, str]:
+    """A text with a scheme as a URL with the driver that normtune uses, and as messages may show it."""
+    scheme, _, rest = text.partition("://")
+    place, _, query = text.partition("?")
     # Of all but a file only the scheme is shown: the rest may be a password at any place.
-    safe_text = repr(place if scheme == "sqlite" and "@" not in rest else f"{scheme}://{'***' if rest else ''}")
+    safe_text = place if scheme == "sqlite" and "@" not in rest else f"{scheme}://{'***' if rest else ''}"
     try:
-        parsed = sa.make_url(url)
+        url = sa.make_url(text)
     except (sa.exc.ArgumentError, ValueError):
-        raise UsageError(f"{source} is {'not shown' if ':' in scheme else safe_text}: {_FORMS}") from None
-    backend = parsed.drivername.partition("+")[0]
+        raise UsageError(f"{source} is {'not shown' if ':' in scheme else repr(safe_text)}: {_FORMS}") from None
+    backend = url.get_backend_name()
     if backend not in _DRIVERS:
         raise UsageError(f"{source} is a URL of {backend[:20]!r}: {_FORMS}")
-    if backend == "postgresql" and url.count("@") > 1:  # the text after the first would count as the host, and be shown
-        raise UsageError(f"{source} is {safe_text}, with several @: write those of a name or password as %40")
-    name = parsed.database or ""
-    if backend == "sqlite" and (not name or name.startswith((":", "file:")) or not name.isprintable()):
-        raise UsageError(f"{source} is {safe_text}: a store is a file on disk, expected sqlite:///FILE")
-    if backend == "sqlite" and parsed.query not in ({}, {"mode": "ro"}):
+    if backend == "postgresql" and text.count("@") > 1:  # what follows the first would count as the host, and be shown
+        raise UsageError(f"{source} is {safe_text!r}, with several @: write those of a name or password as %40")
+    if backend == "sqlite" and url.database and url.query not in ({}, {"mode": "ro"}):
         options = _SECRET.sub(r"\1***", query)
         raise UsageError(
-            f"{source} is {safe_text}: mode=ro, to read only, is the one option that a store takes, not {options!r}"
+            f"{source} is {safe_text!r}: mode=ro, to read only, is the one option that a store takes, not {options!r}"
         )
-    return parsed.set(drivername=_DRIVERS[backend])
+    return url.set(drivername=_DRIVERS[backend]), safe_text
 
 
-def sqlite_path(url: URL) -> Path | None:
-    """The file of a SQLite URL; None for other databases."""
+def _path(url: URL) -> Path | None:
     return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
 
 
-def display_name(url: URL) -> str:
-    """Name of the store for messages: its file, or the URL without the password; and NORMTUNE_STORE if that has it."""
-    source = " (NORMTUNE_STORE)" if os.environ.get("NORMTUNE_STORE") and _name(url) == _default() else ""
-    return _name(url) + source
-
-
-def store_option(url: URL) -> str:
-    """The words of a printed command that name a store: ` --store FILE`; empty where it is the default anyway."""
-    return "" if _name(url) == _default() else f" --store {shlex.quote(_name(url))}"
-
-
 def _name(url: URL) -> str:
-    path = sqlite_path(url)
-    if path is not None:
+    """The file, or the URL without the password and without the values of its options."""
+    if path := _path(url):
         return str(path)
     place, mark, query = url.render_as_string(hide_password=True).partition("?")
     return place + mark + re.sub("=[^&]*", "=***", query)
-
-
-def _default() -> str:
-    """The name of the store without an option; empty if NORMTUNE_STORE has none."""
-    try:
-        return _name(parse(resolve_url(None)))
-    except UsageError:
-        return ""

@@ -7,8 +7,9 @@ evidence of such a file. `recording` chooses names and folders of recordings.
 import csv
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -28,13 +29,14 @@ from normtune.results.validate import check_runs
 
 # To be raised with every change that older readers do not understand.
 FORMAT = 1
-_METADATA = b"normtune"
+# Key of the metadata of files.
+METADATA = b"normtune"
 _MOST_CSV_HEADER = 10_000
 _ARRAYS = ("rounds", "samples")
 _KINDS = dict.fromkeys(TEXTS, pa.string()) | dict.fromkeys(("rows", "hidden"), pa.int64())
 _KINDS |= dict.fromkeys(_ARRAYS, pa.list_(pa.int32()))
-# Digests of the launched code, null where not known; a file without any digest lacks these columns.
-_CODE = ("launch", "code", "machine_code")
+# Digests of the launched code, null where not known; a file may lack these columns.
+_CODE = ("launch", "assembly")
 # Columns before and after the knobs of the configs.
 _CSV_FIRST = ("device", "sms", "run", "started", "regime", "operator", "variant", "dtype", "rows", "hidden")
 _CSV_LAST = ("fingerprint", "status", "reason", "round", "nanoseconds")
@@ -63,18 +65,30 @@ def writer_of(path: Path) -> Callable[[Evidence, Path], None]:
     return write
 
 
-def write_table(evidence: Evidence, path: Path | BinaryIO) -> None:
-    """Write evidence to a path or an open file, without the checks and the replacement of `write_parquet`."""
+def write_table(
+    evidence: Evidence,
+    path: Path | BinaryIO,
+    columns: Mapping[str, pa.Array] = MappingProxyType({}),
+    facts: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Write evidence to a path or an open file, without the checks and the replacement of `write_parquet`.
+
+    Args:
+        evidence: the measurements.
+        path: of the file.
+        columns: further columns, which `read_parquet` does not read.
+        facts: further entries of the metadata.
+    """
     frame = evidence.frame
     arrays = {name: pa.array(frame[name].tolist(), _KINDS[name]) for name in COLUMNS if name in _KINDS}
     codes = frame["code"].tolist()
     if any(codes):
-        digests = zip(*(code or (None, None, None) for code in codes), strict=True)
+        digests = zip(*(code or (None,) * len(_CODE) for code in codes), strict=True)
         arrays |= {name: pa.array(column, pa.binary()) for name, column in zip(_CODE, digests, strict=True)}
-    table = pa.table(arrays)
+    table = pa.table({**arrays, **columns})
     runs = [to_plain(run) for run in evidence.runs]
-    text = json.dumps({"format": FORMAT, "runs": runs}, sort_keys=True, separators=(",", ":"))
-    table = table.replace_schema_metadata({_METADATA: text.encode()})
+    text = json.dumps({**facts, "format": FORMAT, "runs": runs}, sort_keys=True, separators=(",", ":"))
+    table = table.replace_schema_metadata({METADATA: text.encode()})
     pq.write_table(
         table,
         path,
@@ -103,7 +117,7 @@ def read_parquet(path: Path) -> Evidence:
         raise NormtuneError(f"{path} cannot be read ({error.strerror}): change its permissions, or copy it") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, error) from None
-    text = (file.schema_arrow.metadata or {}).get(_METADATA)
+    text = (file.schema_arrow.metadata or {}).get(METADATA)
     if text is None:
         raise NormtuneError(
             f"{path} is a Parquet file that normtune did not write: expected an export or a recording; "
@@ -135,7 +149,7 @@ def _damaged(path: Path, error: Exception) -> NormtuneError:
 def _read_columns(file: pq.ParquetFile, path: Path) -> pa.Table:
     """The columns that normtune writes; ValueError if one is missing, there twice, or of another type."""
     schema = file.schema_arrow
-    expected = _KINDS | (dict.fromkeys(_CODE, pa.binary()) if {*_CODE} & {*schema.names} else {})
+    expected = _KINDS | {name: pa.binary() for name in _CODE if name in schema.names}
     for name, kind in expected.items():
         if schema.names.count(name) != 1:
             raise ValueError(f"there is no column {name}" if name not in schema.names else f"{name} is there twice")
@@ -157,7 +171,7 @@ def is_export(path: Path) -> bool:
             with path.open("rb") as file:
                 line = file.readline(_MOST_CSV_HEADER).decode("utf-8", "replace").rstrip("\n")
                 return line.startswith(",".join(_CSV_FIRST) + ",") and line.endswith("," + ",".join(_CSV_LAST))
-        return _METADATA in (pq.read_schema(path).metadata or {})
+        return METADATA in (pq.read_schema(path).metadata or {})
     except (pa.ArrowException, OSError):
         return False
 
@@ -233,12 +247,9 @@ def _texts(column: pa.ChunkedArray, name: str) -> list[Any]:
 
 def _codes(table: pa.Table) -> list[TimedCode | None]:
     """The launched code of each measurement; equal values share one object."""
-    if not set(_CODE) & set(table.column_names):
-        return [None] * table.num_rows
-    columns = [_texts(table.column(name), name) for name in _CODE]
+    columns = [
+        _texts(table.column(name), name) if name in table.column_names else [None] * table.num_rows for name in _CODE
+    ]
     shared: dict[TimedCode, TimedCode] = {}
-    codes = (
-        TimedCode(launch, code or b"", machine or b"") if launch else None
-        for launch, code, machine in zip(*columns, strict=True)
-    )
+    codes = (TimedCode(launch, assembly or b"") if launch else None for launch, assembly in zip(*columns, strict=True))
     return [code and shared.setdefault(code, code) for code in codes]

@@ -4,6 +4,7 @@ In: the name of a recording. Out: its evidence; or the files of a new recording.
 """
 
 import re
+from collections.abc import Mapping
 from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
@@ -12,6 +13,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.results.atomic import replaced
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import check_export, read_parquet, write_table
+from normtune.results.exchange.recorded_code import RecordedCode, code_of, column_of, read_code
 from normtune.results.paths import unwritable
 from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import COLD
@@ -37,8 +39,35 @@ def load_recording(name: str, regime: str | None = COLD) -> Evidence:
     names = recordings()
     if name not in names:
         raise UsageError(f"unknown recording {name!r}: expected one of {', '.join(names) or '(none is shipped)'}")
-    evidence = Evidence.concat([read_parquet(path) for path in sorted(FOLDER.glob(f"{name}.*.parquet"))])
+    evidence = Evidence.concat([*map(read_parquet, files_of(name))])
     return evidence if regime is None else evidence.regime(regime)
+
+
+def recorded_code(name: str) -> RecordedCode:
+    """The digests of the code of a shipped recording.
+
+    Raises:
+        NormtuneError: a file of it is damaged.
+    """
+    return read_code(files_of(name))
+
+
+def write_code(code: RecordedCode, name: str, fingerprints: Mapping[str, str]) -> None:
+    """Replace the digests of the code of a shipped recording, and the fingerprints of its operators.
+
+    Raises:
+        NormtuneError: a file of it cannot be written, or would be larger than `MAX_BYTES`; none is changed.
+    """
+    with ExitStack() as stack:
+        for path in files_of(name):
+            part = read_parquet(path)
+            marks = [*map(fingerprints.get, part.frame["operator"], part.frame["fingerprint"])]
+            _replace(path, _content(Evidence(part.frame.assign(fingerprint=marks), part.runs), code), stack)
+
+
+def files_of(name: str) -> list[Path]:
+    """The files of a shipped recording, in order."""
+    return sorted(FOLDER.glob(f"{name}.*.parquet"))
 
 
 def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
@@ -63,7 +92,7 @@ def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
     _check(evidence, name)
     check_folder(folder)
     current = evidence.current()
-    current = Evidence(current.frame.assign(code=None), current.runs)  # a file beside it has their digests
+    code = code_of(current)
     operators = current.frame["operator"].unique().tolist()
     stems = [f"{name}.{operator}" for operator in operators]
     existing = {path for stem in stems for path in _existing(folder, stem)}
@@ -72,7 +101,7 @@ def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
     paths: list[Path] = []
     with ExitStack() as stack:  # all files are replaced, or none
         for operator, stem in zip(operators, stems, strict=True):
-            paths += _write(current.select([operator]), folder, stem, stack)
+            paths += _write(current.select([operator]), code, folder, stem, stack)
     for path in existing.difference(paths):
         path.unlink()
     return paths
@@ -84,26 +113,32 @@ def _existing(folder: Path, stem: str) -> list[Path]:
     return [path for path in folder.iterdir() if part.fullmatch(path.name)]
 
 
-def _write(evidence: Evidence, folder: Path, stem: str, stack: ExitStack) -> list[Path]:
+def _write(evidence: Evidence, code: RecordedCode, folder: Path, stem: str, stack: ExitStack) -> list[Path]:
     """Write an operator's measurements to temporary files, which replace the old ones at the end of the stack."""
-    content = _content(evidence)
-    contents = {folder / f"{stem}.parquet": content}
+    contents = {folder / f"{stem}.parquet": _content(evidence, code)}
     dtypes = evidence.frame["dtype"].unique().tolist()
-    if len(content) > MAX_BYTES and len(dtypes) > 1:
-        contents = {folder / f"{stem}.{dtype}.parquet": _content(evidence.select(dtypes=[dtype])) for dtype in dtypes}
+    if any(len(content) > MAX_BYTES for content in contents.values()) and len(dtypes) > 1:
+        parts = {dtype: evidence.select(dtypes=[dtype]) for dtype in dtypes}
+        contents = {folder / f"{stem}.{dtype}.parquet": _content(part, code) for dtype, part in parts.items()}
     for path, content in contents.items():
-        if len(content) > MAX_BYTES:
-            raise NormtuneError(
-                f"{path} would have {len(content)} bytes, a recording ships with at most {MAX_BYTES}: record fewer "
-                "problems"
-            )
-        stack.enter_context(replaced(path)).write_bytes(content)
+        _replace(path, content, stack)
     return list(contents)
 
 
-def _content(evidence: Evidence) -> bytes:
+def _replace(path: Path, content: bytes, stack: ExitStack) -> None:
+    if len(content) > MAX_BYTES:
+        raise NormtuneError(
+            f"{path} would have {len(content)} bytes, a recording ships with at most {MAX_BYTES}: record fewer problems"
+        )
+    stack.enter_context(replaced(path)).write_bytes(content)
+
+
+def _content(evidence: Evidence, code: RecordedCode) -> bytes:
+    """The bytes of a file; the digest of a measurement is that of its cell."""
     file = BytesIO()
-    write_table(evidence, file)
+    bare = Evidence(evidence.frame.assign(code=None), evidence.runs)
+    columns = column_of(evidence, code)
+    write_table(bare, file, columns, {"triton": code.triton} if columns else {})
     return file.getvalue()
 
 

@@ -13,7 +13,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.database import schema
-from normtune.results.database.url import parse
+from normtune.results.database.url import StoreUrl
 from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run
 from normtune.results.runs import anonymous
@@ -103,7 +103,7 @@ def server() -> Iterator[str]:
     url = os.environ.get("NORMTUNE_TEST_POSTGRES")
     if not url:
         pytest.skip("NORMTUNE_TEST_POSTGRES names no PostgreSQL database")
-    engine = sa.create_engine(parse(url))
+    engine = sa.create_engine(StoreUrl.of(url).url)
     schema.metadata.drop_all(engine)
     yield url
     schema.metadata.drop_all(engine)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import normtune
+from normtune.results.database.store import Store
 
 RELEASES = sorted((Path(__file__).parent / "releases").iterdir())
 # Measurements of the store, and the sizes of the sweep.
@@ -36,6 +37,15 @@ def test_a_store_of_a_release_is_read_merged_and_fitted(release):
     assert count(release / "new.db") == COUNTS[release.name]
     table = normtune.fit(store)
     assert all(table.lookup("rms_norm_forward", "bfloat16", *shape) for shape in SHAPES)
+
+
+def test_a_store_of_a_release_is_written(release):
+    with Store.open(release / "store.db") as store:
+        for run in store.runs():
+            store.complete(run.id, "key")
+            assert store.completed_requests(run.device, run.regime) == {"key"}
+            store.drop(run.id)
+    assert count(release / "store.db") == 0
 
 
 def test_a_table_of_a_release_answers_as_its_code_does(release):

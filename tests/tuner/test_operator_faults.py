@@ -36,14 +36,15 @@ class Engine(CompilingEngine):
         gate.make_calls(operator(problem.operator), problem, launches, torch.device("cpu"))
 """
 
-# What a Triton does in which a private interface is gone.
+# What a Triton does in which a private interface is gone, and whose cache has binaries alone.
 OTHER_TRITON = """
-from normtune.tuner.staleness import code
+from normtune.tuner.compiling import compiler
 
 def _gone(*arguments):
     raise AttributeError("module 'ir' has no attribute 'context'")
 
-code._code_text = _gone
+compiler.Assembler.of_call = _gone
+compiler.digest_of_compiled = lambda kernel: b""
 """
 
 pytestmark = pytest.mark.long
@@ -127,10 +128,10 @@ def test_without_digests_of_code_everything_is_measured_and_the_end_says_so(swep
     stored = list(store.load().measurements())
     assert {item.status for item in stored} == {"ok"}
     codes = [item.code for item in stored if item.code]  # the copy and torch's softmax have none
-    assert len(codes) == 5 and all(code.code == b"" and len(code.machine) == 16 for code in codes)
+    assert len(codes) == 5 and all(code.launch and code.assembly == b"" for code in codes)
     (line,) = [line for line in end_lines(summary, None) if "no digest" in line]
-    assert "(AttributeError: module 'ir' has no attribute 'context')" in line
-    assert "module 'ir'" in store.runs()[0].protocol["undigested"]
+    assert "(Triton's cache has binaries without assembly)" in line
+    assert "without assembly" in store.runs()[0].protocol["undigested"]
     again = run(SOFTMAX + OTHER_TRITON)
     assert (again.problems, again.known) == (0, 2)
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from normtune.errors import NormtuneError
 from normtune.results.database import schema
 from normtune.results.database.store import Store
-from normtune.results.database.url import parse
+from normtune.results.database.url import StoreUrl
 from normtune.results.exchange.parquet_csv import read_parquet
 from normtune.tests.commands import succeed
 from normtune.tests.results.stores import alter, loaded, merge
@@ -142,7 +142,7 @@ def test_a_table_of_postgresql_that_goes_away_is_told_and_nothing_is_lost(tmp_pa
     if not server:
         pytest.skip("NORMTUNE_TEST_POSTGRES names no PostgreSQL database")
     monkeypatch.chdir(tmp_path)
-    engine = sa.create_engine(parse(server))
+    engine = sa.create_engine(StoreUrl.of(server).url)
 
     def disturb():
         with engine.begin() as connection:

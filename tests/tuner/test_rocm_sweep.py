@@ -37,6 +37,6 @@ def test_a_sweep_and_its_table(tmp_path):
         found = [one for (_, config), one in store.coverage(device).items() if config != COPY]
         assert len(found) == 4 and all(one.status == "ok" and one.samples >= 6 for one in found)
         # Binaries were compiled for the GPU of AMD, not for the interpreter.
-        assert all(one.code and one.code.machine for one in found)
+        assert all(one.code and one.code.assembly for one in found)
         table = normtune.fit(store, leaves=2)
     assert table.lookup("rms_norm_forward", "float32", 2, 96) in CONFIGS[:2]

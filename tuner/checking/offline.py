@@ -27,11 +27,11 @@ from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.syntax import statements
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import relatives, target_for
-from normtune.tuner.staleness import recorded
 from normtune.tuner.staleness.table import changed_kernels
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
+    from normtune.results.exchange.recorded_code import RecordedCode
 
 # Name and evidence of the data behind a table; None if its command names a store.
 LoadEvidence = Callable[[], "tuple[str, Evidence] | None"]
@@ -215,12 +215,13 @@ def _canonical(text: str) -> list[str]:
     return [*statements(body), *header._replace(body="").text().splitlines()]
 
 
-def _timed(header: Header, load: LoadEvidence) -> "Iterator[tuple[recorded.RecordedCode | None, Evidence]]":
+def _timed(header: Header, load: LoadEvidence) -> "Iterator[tuple[RecordedCode, Evidence]]":
     """The measurements behind a table, by device, with the digests of their code.
 
     Nothing if its command names a store, or a file that cannot be read, which is reported elsewhere.
     """
-    from normtune.results.exchange.recording import load_recording
+    from normtune.results.exchange.recorded_code import code_of
+    from normtune.results.exchange.recording import load_recording, recorded_code
     from normtune.results.source import is_recording
 
     try:
@@ -231,11 +232,11 @@ def _timed(header: Header, load: LoadEvidence) -> "Iterator[tuple[recorded.Recor
     except NormtuneError:
         return
     if recording:
-        yield recorded.read(name, recording), recording
+        yield recorded_code(name), recording
     if data is not None:
         for device in data[1].devices():
             measured = data[1].of(device).current()
-            yield recorded.of(measured), measured
+            yield code_of(measured), measured
 
 
 def _legality(header: Header, text: str, notes: list[str]) -> list[str]:

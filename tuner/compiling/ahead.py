@@ -80,6 +80,7 @@ def compile_ahead(
     pool = CompilePool(jobs, target.name, on_progress=lambda count: on_progress(count, len(jobs)), folder=output)
     with closing(pool):
         results = list(pool)
+    output.trim()
     good = [result for result in results if result.kernels]
     triton, python = (triton_version(), python_version()) if good else ("", "")
     failures = Counter(outcome for result in results if (outcome := result.on(target))[0] != "ok")

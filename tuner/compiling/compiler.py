@@ -25,10 +25,10 @@ from normtune.tuner.compiling.kernel_cache import Folder, is_whole, key_of
 from normtune.tuner.compiling.resources import Resources, resources_of
 from normtune.tuner.machine.processes import use_scratch
 from normtune.tuner.plan.binaries import Job
-from normtune.tuner.staleness.code import Frontend, MisfitError, digest_of_launch, machine_code
+from normtune.tuner.staleness.code import REFUSED, Assembler, MisfitError, digest_of_compiled, digest_of_launch
 
-# State of this process of the pool: digests of code, and Triton's hashes of the kernels that it compiled.
-_FRONTEND = Frontend()
+# State of this process of the pool: digests of assembly, and Triton's hashes of the kernels that it compiled.
+_ASSEMBLER = Assembler()
 _COMPILED: set[str] = set()
 # Arithmetic in TTIR; a conversion from fp64 is none.
 _IN_FP64 = re.compile(r"= (?:arith\.(?!truncf|constant)|math\.|tt\.extern_elementwise)[^\n]*f64")
@@ -46,7 +46,7 @@ class Compiled(NamedTuple):
         binaries: names of the compiled kernels with their assembly; only on request.
         resources: of these kernels; only on the same request.
         promoted: these kernels, arguments and effects (`_promoted`); only on the same request.
-        codes: code of each (problem, launch) pair that the job serves; empty if Triton's frontend failed.
+        codes: code of each (problem, launch) pair that the job serves.
         kernels: Triton's names of all kernels of these pairs, if they were compiled.
         new_kernels: those kernels that were in no cache.
         undigested: why the code of a compiled binary has no digest; empty if there is a digest.
@@ -110,20 +110,8 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
     if isinstance(job.launch, ImplementationLaunch):
         return Compiled(job, "ok")  # another library compiles its implementation itself
     groups = [_calls(*pair) for pair in ((job.problem, job.launch), *job.serves)]
-    codes = tuple(TimedCode(launch_digest(launch)) for _, launch in job.serves)
-    digests: list[list[bytes]] = []
-    undigested = ""
-    try:
-        digests = [[_FRONTEND.of_call(call) for call in calls] for calls in groups]
-        served = zip(codes, groups[1:], digests[1:], strict=True)
-        codes = tuple(code._replace(code=digest_of_launch(calls, of_call)) for code, calls, of_call in served)
-    except MisfitError as error:
-        raise OperatorError(f"operator {job.problem.operator!r}: {error}, for {job.problem}") from error
-    # Either the kernel is wrong, which its compilation shows, or this Triton has other private interfaces.
-    except Exception as error:
-        undigested = _one_line(error)
-    if only_codes and not undigested:
-        return Compiled(job, "ok", codes=codes)
+    if only_codes and (digests := _digests(job, groups)):
+        return Compiled(job, "ok", codes=_codes(job, groups, digests))
     try:
         # Launches of a job may differ in the kernel that sums partial sums; equal kernels cost no second compile.
         compiled = [warmup(calls) for calls in groups]
@@ -133,11 +121,11 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
         ) from error
     # Any other exception is the compiler's verdict on this config.
     except Exception as error:
-        return Compiled(job, "compile_error", _one_line(error), codes=codes if digests else ())
+        _digests(job, groups)  # raises if the calls are wrong, not the config
+        refused = tuple(TimedCode(launch_digest(launch), REFUSED) for _, launch in job.serves)
+        return Compiled(job, "compile_error", _one_line(error), codes=refused)
     try:
-        for kernels, of_group in zip(compiled, digests, strict=False):
-            _FRONTEND.remember(kernels, of_group)
-        return _described(job, compiled, codes, keep_assembly)._replace(undigested=undigested)
+        return _described(job, groups, compiled, keep_assembly)
     except (NormtuneError, OSError):
         raise
     except Exception as error:
@@ -147,11 +135,38 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
         ) from error
 
 
+def _digests(job: Job, groups: Sequence[Sequence[KernelCall]]) -> list[list[bytes]]:
+    """Digests of the assembly of calls, made without binaries.
+
+    Empty if Triton refuses a kernel or has other private interfaces: compiling the binaries shows which.
+
+    Raises:
+        OperatorError: a call does not fit its kernel.
+    """
+    try:
+        return [[_ASSEMBLER.of_call(call) for call in calls] for calls in groups]
+    except MisfitError as error:
+        raise OperatorError(f"operator {job.problem.operator!r}: {error}, for {job.problem}") from error
+    except Exception:
+        return []
+
+
+def _codes(
+    job: Job, groups: Sequence[Sequence[KernelCall]], digests: Sequence[Sequence[bytes]]
+) -> tuple[TimedCode, ...]:
+    """The code of each pair that a job serves; `groups` and `digests` have the calls of its launch before theirs."""
+    return tuple(
+        TimedCode(launch_digest(launch), digest_of_launch(calls, of_calls) if all(of_calls) else b"")
+        for (_, launch), calls, of_calls in zip(job.serves, groups[1:], digests[1:], strict=True)
+    )
+
+
 def _described(
-    job: Job, compiled: Sequence[Sequence[Any]], codes: Sequence[TimedCode], keep_assembly: bool
+    job: Job, groups: Sequence[Sequence[KernelCall]], compiled: Sequence[Sequence[Any]], keep_assembly: bool
 ) -> Compiled:
-    """The report on a job, from the kernels of its launch and of each pair that it serves."""
-    kernels, *others = compiled
+    """The report on a job, from the calls and kernels of its launch and of each pair that it serves."""
+    codes = _codes(job, groups, [[*map(digest_of_compiled, kernels)] for kernels in compiled])
+    kernels = compiled[0]
     metadata = [kernel.metadata for kernel in kernels]
     warp_size = metadata[0].target.warp_size
     text, binary = ("ptx", "cubin") if metadata[0].target.backend == "cuda" else ("amdgcn", "hsaco")
@@ -161,7 +176,6 @@ def _described(
 
         folders = " ".join(os.path.join(knobs.cache.dir, key_of(name)) for name in damaged)
         raise NormtuneError(f"Triton's cache has a damaged binary: delete {folders}, and it is compiled again")
-    machines = [machine_code(kernel.asm[binary] for kernel in group) for group in others]
     assembly = zip((item.name for item in metadata), (kernel.asm[text] for kernel in kernels), strict=True)
     return Compiled(
         job,
@@ -171,7 +185,8 @@ def _described(
         binaries=tuple(assembly) if keep_assembly else (),
         resources=tuple(map(resources_of, kernels)) if keep_assembly else (),
         promoted=tuple(one for kernel in kernels for one in _promoted(kernel)) if keep_assembly else (),
-        codes=tuple(code._replace(machine=machine) for code, machine in zip(codes, machines, strict=True)),
+        codes=codes,
+        undigested="" if all(code.assembly for code in codes) else "Triton's cache has binaries without assembly",
         kernels=tuple(sorted(map(key_of, binaries))),
         new_kernels=tuple(sorted(map(key_of, binaries.keys() & _COMPILED))),
     )

@@ -26,6 +26,9 @@ _MANAGER = "TRITON_CACHE_MANAGER"
 # Variable with the folder, for the class of `layered_cache`, which Triton imports and creates.
 FOLDER = "NORMTUNE_BINARIES"
 _SUFFIXES = "cubin", "hsaco"
+_ASSEMBLY = ".ptx", ".amdgcn"
+# Intermediate code of a kernel, which no sweep reads; digests of its code are of the assembly.
+_UNUSED_SUFFIXES = ".source", ".ttir", ".ttgir", ".llir"
 # A file of a kernel is a thousand times smaller.
 _MOST_BYTES = 1 << 27
 
@@ -45,8 +48,13 @@ class Folder(NamedTuple):
         """Make Triton use the folder in this process, a child of the sweep."""
         os.environ |= {_MANAGER: "normtune.tuner.compiling.layered_cache:LayeredCacheManager", FOLDER: self.path}
         if self.fills:
-            # A sweep does not need the intermediate code, nine tenths of the bytes.
-            os.environ |= {"TRITON_CACHE_DIR": self.path, "TRITON_STORE_BINARY_ONLY": "1"}
+            os.environ |= {"TRITON_CACHE_DIR": self.path, "TRITON_STORE_BINARY_ONLY": "0"}
+
+    def trim(self) -> None:
+        """Remove intermediate code, three fifths of the bytes, once nothing compiles into the folder."""
+        for file in Path(self.path).glob("*/*"):
+            if file.suffix in _UNUSED_SUFFIXES:
+                file.unlink(missing_ok=True)
 
 
 class KernelCache:
@@ -122,7 +130,7 @@ def key_of(digest: str) -> str:
 
 
 def kernel_files(folder: Path) -> dict[str, Path]:
-    """Metadata and binary of a kernel, by file name; empty if one is missing or damaged.
+    """Metadata, binary and assembly of a kernel, by file name; empty if metadata or binary are missing or damaged.
 
     Triton launches what it finds. A truncated binary would fail for good, and its config with it.
 
@@ -134,7 +142,8 @@ def kernel_files(folder: Path) -> dict[str, Path]:
             if file.suffix[1:] in _SUFFIXES:
                 description = file.with_suffix(".json")
                 if key_of(_metadata(description)["hash"]) == folder.name and is_whole(_content(file)):
-                    return {each.name: each for each in (description, file)}
+                    assembly = [other for other in folder.iterdir() if other.suffix in _ASSEMBLY and other.is_file()]
+                    return {each.name: each for each in (description, file, *assembly)}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     return {}

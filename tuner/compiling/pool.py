@@ -9,7 +9,7 @@ dies is repeated once; then its binary counts as failed.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Protocol, cast
 
 from pebble import ProcessExpired, ProcessPool
@@ -74,7 +74,7 @@ class CompilePool:
         keep_assembly: whether to fill `Compiled.binaries` (PTX or AMD assembly, much text) and `Compiled.resources`.
         on_progress: called from another thread, after each job, with the number of finished jobs.
         nice: added to the niceness of the processes, as by `os.nice`.
-        only_codes: whether to compute only the digests of code, without compiling.
+        only_codes: whether to compute only the digests of code, without making binaries.
         folder: of binaries, to read or to fill; None for Triton's own cache.
         elsewhere: where to compile instead of in processes of this machine.
     """
@@ -243,29 +243,17 @@ def compile_all(
         pool.close()
 
 
-# The reason for an empty digest of `codes_of`.
-UNDIGESTED = "this Triton gives no digest of their code"
-
-
 def codes_of(
-    pairs: Iterable[tuple[Problem, AnyLaunch]], target: str, workers: int | None = None, is_compiled: bool = False
+    pairs: Iterable[tuple[Problem, AnyLaunch]], target: str, workers: int | None = None
 ) -> dict[tuple[Problem, AnyLaunch], TimedCode]:
-    """Digests of the code of each pair from Triton's frontend, with `is_compiled` of its machine code too.
-
-    Pairs that Triton refuses are left out. Digests are empty if the compiler died or took too long, or this Triton has
-    other private interfaces.
+    """The code of each pair; without a digest if the compiler died or took too long, or this Triton gives none.
 
     Raises:
         NormtuneError: no process of the pool can start.
     """
-    pool = CompilePool(jobs_of(pairs), target, workers, only_codes=not is_compiled)
-    try:
-        return {pair: code for compiled in pool for pair, code in _codes_of(compiled)}
-    finally:
-        pool.close()
-
-
-def _codes_of(compiled: Compiled) -> Iterable[tuple[tuple[Problem, AnyLaunch], TimedCode]]:
-    if compiled.status in ("ok", "compile_error"):  # no codes if Triton refuses the job
-        return zip(compiled.job.serves, compiled.codes, strict=False)
-    return ((pair, TimedCode(launch_digest(pair[1]))) for pair in compiled.job.serves)
+    jobs = jobs_of(pairs)
+    codes = {pair: TimedCode(launch_digest(pair[1])) for job in jobs for pair in job.serves}
+    with closing(CompilePool(jobs, target, workers, only_codes=True)) as pool:
+        for compiled in pool:
+            codes |= zip(compiled.job.serves, compiled.codes, strict=False)  # no codes of a compiler that died
+    return codes

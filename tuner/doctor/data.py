@@ -16,14 +16,15 @@ from normtune.results.paths import unwritable
 from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine
 
 if TYPE_CHECKING:
-    from normtune.results.database.store import Store, Tally
+    from normtune.results.database.store import Store
+    from normtune.results.records import Tally
 
 # Less free space is a warning, or a problem: the recording of two operators in one dtype takes 11 MB, a default sweep
 # less.
 _WARNING_BYTES = 100 << 20
 _PROBLEM_BYTES = 10 << 20
-# Most binaries whose compiled code is compared; they take about ten seconds.
-_MOST_BINARIES = 200
+# Most binaries whose compiled code is compared; on two cores they take about ten seconds.
+_MOST_BINARIES = 100
 
 
 def store(machine: Machine) -> Iterable[Finding]:
@@ -32,12 +33,11 @@ def store(machine: Machine) -> Iterable[Finding]:
         yield Finding(PROBLEM, "store", "cannot be read without sqlalchemy and pandas")
         return
     from normtune.results.database.store import Store
-    from normtune.results.database.url import display_name, parse, resolve_url, sqlite_path, store_option
+    from normtune.results.database.url import StoreUrl
 
     try:
-        url = resolve_url(machine.store)
-        path = sqlite_path(parse(url))
-        name, option = display_name(parse(url)), store_option(parse(url))
+        url = StoreUrl.of(machine.store)
+        path, name, option = url.path, url.name, url.option
         if path is not None and path.parent.is_dir() and not path.exists():
             reason = unwritable(path.parent)
             if reason:
@@ -45,7 +45,7 @@ def store(machine: Machine) -> Iterable[Finding]:
             else:
                 yield Finding(OK, "store", f"{name} does not exist yet: `normtune sweep{option}` creates it")
             return
-        with Store.open(url, create=False) as opened:
+        with Store.at(url, create=False) as opened:
             tallies = opened.tally()
             opened.load(regime=None)
             damage, ahead = opened.damage, opened.ahead
@@ -107,10 +107,10 @@ def _content(name: str, option: str, tallies: "list[Tally]", same_code: bool) ->
 
 def disk(machine: Machine) -> Iterable[Finding]:
     """Free space on the disk of the store."""
-    from normtune.results.database.url import parse, resolve_url, sqlite_path
+    from normtune.results.database.url import StoreUrl
 
     try:
-        path = sqlite_path(parse(resolve_url(machine.store)))
+        path = StoreUrl.of(machine.store).path
     except NormtuneError:
         return  # reported by `store`
     if path is None or not path.parent.is_dir():

@@ -31,7 +31,8 @@ def previous_of(
     current = {name: fingerprint(operator(name)) for name in names}
     result: dict[Problem, dict[Config, Coverage]] = {}
     for (problem, config), coverage in stored.items():
-        if coverage.fingerprint == current.get(problem.operator) and not (retry_failed and coverage.status in _RETRIED):
+        is_current = coverage.fingerprint == current.get(problem.operator) and not coverage.why_stale
+        if is_current and not (retry_failed and coverage.status in _RETRIED):
             result.setdefault(problem, {})[config] = coverage
     return result
 
@@ -43,7 +44,7 @@ def without_times(stored: Stored, problems: Collection[Problem]) -> int:
 
 
 def key_of(always: ConfigsOf, space: str, search: str) -> str | None:
-    """Key of a request, stored in the protocol of the runs that finished it: it needs no search to find nothing left.
+    """Key of a request, which the store has of completed ones: these need no search to find nothing left.
 
     The key changes with the kernels, the modules of their spaces, and the configs that are always timed.
 
@@ -68,10 +69,11 @@ def key_of(always: ConfigsOf, space: str, search: str) -> str | None:
 
 
 def stale_plan(stored: Stored, target: Target) -> Plan:
-    """A plan of the configs that were measured with kernels that changed since."""
+    """A plan of the configs that were measured with kernels that changed since, or are stale for another reason."""
     stale: dict[Problem, list[Config]] = {}
     for (problem, config), coverage in stored.items():
-        if config != COPY and coverage.fingerprint != fingerprint(operator(problem.operator)):
+        is_stale = coverage.why_stale or coverage.fingerprint != fingerprint(operator(problem.operator))
+        if is_stale and config != COPY:
             stale.setdefault(problem, []).append(config)
     tasks = []
     for problem, configs in sorted(stale.items()):

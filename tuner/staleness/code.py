@@ -1,42 +1,59 @@
-"""Digests of the compiled code of launches: equal digests mean equal code.
+"""Digests of the assembly that launches run: equal digests mean equal code, whatever Triton and sources it is of.
 
-In: kernel calls, in a process whose active Triton driver has the target. Out: 16 bytes per launch. Only Triton's
-frontend runs, so no GPU and no assembler is needed. Digests of different versions of Triton cannot be compared.
+In: kernel calls, in a process whose active Triton driver has the target; or compiled kernels. Out: 16 bytes per launch.
+PTX and AMD's assembly need no GPU and no assembler.
 """
 
 import hashlib
 import json
 import re
-import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from normtune.kernels.call import KernelCall
 
 _DIGEST_BYTES = 16
-# The declaration of a function in TTIR. Its name, with that of its module, may change.
-_FUNCTION = re.compile(r"\btt\.func (?:public |private )?@([\w.$]+|\"[^\"]+\")")
+# Beginnings of comments, by kind of assembly.
+_COMMENTS = {"ptx": "//", "amdgcn": ";"}
+# Lines that no instruction depends on: positions in sources, labels of debug information, and versions of tools.
+_UNUSED = re.compile(r"\.(?:loc|file|ident|version|cfi_\w+)\b|(?:\$L__|\.L)(?:tmp|func_begin|func_end)\d+:")
+_SECTION = re.compile(r"\.(?:section|text|amdgpu_metadata)\b")
+# The declaration of a function. Its name may change.
+_FUNCTION = re.compile(
+    r"^(?:\.visible )?\.(?:entry|func)\s+(?:\(.*?\)\s*)?([\w$]+)|^\.type\s+([\w$.]+),@function", re.MULTILINE
+)
+# The metadata of a kernel that its launch and the assembler depend on.
+_METADATA = (
+    "shared",
+    "num_warps",
+    "num_ctas",
+    "enable_fp_fusion",
+    "launch_cooperative_grid",
+    "launch_pdl",
+    "ptx_options",
+)
+# In place of the digest of a launch, where the compiler refuses a kernel.
+REFUSED = b"refused"
 
 
 class MisfitError(Exception):
     """A kernel does not accept the arguments of a call, so nothing is compiled."""
 
 
-class Frontend:
-    """Digests of kernels from Triton's frontend, which each specialisation of a kernel passes once."""
+class Assembler:
+    """Digests of the assembly of kernels, which Triton makes once for each specialisation of a kernel."""
 
     def __init__(self) -> None:
         self._digests: dict[tuple[int, str], bytes] = {}
-        self._compiled: dict[str, bytes] = {}
 
     def of_call(self, call: KernelCall) -> bytes:
-        """The digest of the specialised kernel: optimised TTIR without names and positions, target and options.
+        """The digest of the kernel that a call launches, without its binary.
 
         Raises:
             MisfitError: the kernel does not accept these arguments.
             Exception: the kernel cannot be compiled, or Triton has other private interfaces.
         """
-        from normtune.kernels.calling.triton_inside import stopped_before_compiling
+        from normtune.kernels.calling.triton_inside import assembly_of, stopped_before_compiling
 
         digests: list[bytes] = []
         is_bound = False
@@ -47,7 +64,7 @@ class Frontend:
             kernel, compile = event["fn"].jit_function, event["compile"]
             key = (id(kernel), compile["key"])
             if key not in self._digests:
-                self._digests[key] = _digest(_code_text(kernel, compile))
+                self._digests[key] = digest_of_assembly(*assembly_of(kernel, compile))
             digests.append(self._digests[key])
             return True
 
@@ -59,15 +76,45 @@ class Frontend:
                 raise
             reason = f"{type(error).__name__}: {error}"
             raise MisfitError(f"its call of {call.kernel.__name__} does not fit the kernel ({reason})") from error
-        return digests[0] if digests else self._compiled[compiled.hash]
+        return digests[0] if digests else digest_of_compiled(compiled)
 
-    def remember(self, kernels: Sequence[Any], digests: Sequence[bytes]) -> None:
-        """Keep the digests of compiled kernels, which Triton holds in memory without calling its hook again."""
-        self._compiled.update(zip((kernel.hash for kernel in kernels), digests, strict=True))
+
+def digest_of_compiled(kernel: Any) -> bytes:
+    """The digest of a compiled kernel; empty if its assembly is in no cache of Triton."""
+    kind = {"cuda": "ptx", "hip": "amdgcn"}[kernel.metadata.target.backend]
+    return digest_of_assembly(kind, kernel.asm[kind], kernel.metadata._asdict()) if kind in kernel.asm else b""
+
+
+def digest_of_assembly(kind: str, text: str, metadata: Mapping[str, Any]) -> bytes:
+    """The digest of a kernel: its instructions, and the metadata that its launch and the assembler depend on.
+
+    Args:
+        kind: `ptx` or `amdgcn`.
+        text: the assembly.
+        metadata: Triton's, of the compiled kernel.
+    """
+    values = {name: metadata[name] for name in _METADATA if name in metadata}
+    return _digest(f"{json.dumps(values, sort_keys=True, default=str)}\n{instructions(kind, text)}")
+
+
+def instructions(kind: str, text: str) -> str:
+    """Assembly without debug information, comments and versions, with functions named by their order."""
+    lines = []
+    is_debug = False
+    for whole in text.splitlines():
+        line = whole.partition(_COMMENTS[kind])[0].strip()
+        if _SECTION.match(line):
+            is_debug = ".debug" in line
+        if line and not is_debug and not _UNUSED.match(line):
+            lines.append(line)
+    code = "\n".join(lines)
+    for number, names in enumerate(dict.fromkeys(_FUNCTION.findall(code))):
+        code = re.sub(rf"(?<![\w$.]){re.escape(''.join(names))}(?=_param_|[^\w$]|$)", f"f{number}", code)
+    return code
 
 
 def digest_of_launch(calls: Iterable[KernelCall], codes: Iterable[bytes]) -> bytes:
-    """The digest of kernel calls: the code of each (from `Frontend.of_call`), its grid and its arguments.
+    """The digest of kernel calls: the code of each (from `Assembler.of_call`), its grid and its arguments.
 
     Of tensors it has dtype, shape and identity within the launch. Names, addresses, values of floating-point scalars
     and missing arguments are ignored.
@@ -87,49 +134,6 @@ def triton_version() -> str:
     except ImportError:
         return ""
     return str(__version__)
-
-
-def canonical(text: str) -> str:
-    """TTIR without debug information, with functions named by their order."""
-    for number, name in enumerate(dict.fromkeys(_FUNCTION.findall(text))):
-        text = re.sub(rf"@{re.escape(name)}(?![\w.$])", f"@f{number}", text)
-    return text
-
-
-def _code_text(kernel: Any, compile: dict[str, Any]) -> str:
-    """Text that determines the machine code of a specialised kernel, given the version of Triton."""
-    from normtune.kernels.calling.triton_inside import frontend_code
-
-    options = json.loads(compile["specialization_data"])["options"]
-    target, text = frontend_code(kernel, compile, options)
-    # Without paths of libraries, which depend on the installation of Triton.
-    options |= {"extern_libs": sorted(name for name, _ in options.get("extern_libs") or ())}
-    head = json.dumps([target.backend, target.arch, target.warp_size, options], sort_keys=True, default=str)
-    return f"{head}\n{canonical(text)}"
-
-
-def machine_code(binaries: Iterable[bytes]) -> bytes:
-    """The digest of the machine code in cubins or hsacos, without names and debug information."""
-    return hashlib.sha256(b"".join(map(_instructions, binaries))).digest()[:_DIGEST_BYTES]
-
-
-def _instructions(binary: bytes) -> bytes:
-    """The sections `.text*` of an ELF64 file, little-endian.
-
-    ELF64, little-endian: the offset of the section headers is at 0x28; their size, their number and the number of the
-    one with the names at 0x3A. A header begins with the offset of its name, and has its section's offset and size at
-    0x18.
-    """
-    (start,) = struct.unpack_from("<Q", binary, 0x28)
-    size, count, names = struct.unpack_from("<HHH", binary, 0x3A)
-    headers = [start + number * size for number in range(count)]
-    extents = [struct.unpack_from("<QQ", binary, header + 0x18) for header in headers]
-    sections = []
-    for header, (offset, length) in zip(headers, extents, strict=True):
-        name = extents[names][0] + struct.unpack_from("<I", binary, header)[0]
-        if binary[name : name + 5] == b".text":
-            sections.append(binary[offset : offset + length])
-    return b"".join(sections)
 
 
 def _argument(value: Any, tensors: dict[int, int]) -> Any:

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
     from normtune.tuner.plan.resume import Stored
 
-# Suffix of the fingerprint of these measurements.
-UNLINKED = " (apart)"
+# Why these measurements are stale, as `Coverage.why_stale` says it.
+UNLINKED = "nothing compares its times with others"
 
 
 def without_links(stored: "Stored", evidence: "Evidence", corrected: Mapping[Pair, tuple[str, str]]) -> "Stored":
-    """The coverage of measurements of the present kernels that nothing links, with another fingerprint.
+    """The coverage of measurements of the present kernels that nothing links, with `why_stale`.
 
     Args:
-        stored: coverage of a device, with the corrected fingerprints.
+        stored: coverage of a device, after a comparison of the code.
         evidence: the measurements of that device.
         corrected: (old, new) fingerprint of measurements, which `evidence` may not know yet.
     """
@@ -35,9 +35,11 @@ def without_links(stored: "Stored", evidence: "Evidence", corrected: Mapping[Pai
     present = {name: fingerprint(spec) for name in names if (spec := find(name))}
     is_current = []
     for row in evidence.measurements():
-        old, new = corrected.get((row.problem, row.config), ("", ""))
-        is_current.append((new if row.fingerprint == old else row.fingerprint) == present.get(row.problem.operator))
-    current = evidence.where(~evidence.unpaired_rows() & np.array(is_current, np.bool_))
+        pair = row.problem, row.config
+        old, new = corrected.get(pair, ("", ""))
+        mark = new if row.fingerprint == old else row.fingerprint
+        is_current.append(mark == present.get(row.problem.operator) and not stored[pair].why_stale)
+    current = evidence.where(~evidence.unpaired_rows() & np.array(is_current, np.bool_)).current()
     pairs = [
         (Problem.at(key, shape), config)
         for key in current.measured_keys()
@@ -45,4 +47,4 @@ def without_links(stored: "Stored", evidence: "Evidence", corrected: Mapping[Pai
         for shape, configs in unlinked_configs(current, spec, key).items()
         for config in configs
     ]
-    return {pair: stored[pair]._replace(fingerprint=stored[pair].fingerprint + UNLINKED) for pair in pairs}
+    return {pair: stored[pair]._replace(why_stale=UNLINKED) for pair in pairs}

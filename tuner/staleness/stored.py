@@ -1,11 +1,11 @@
 """Stored measurements, compared with the code that the present kernels launch.
 
 In: the coverage of a store, a target. Out: `Comparison`: measurements of the present code, those of other code, and
-undecided ones. Triton runs only for measurements with another fingerprint, launch or version of Triton.
+undecided ones. Assembly is made only for measurements with another fingerprint, launch or version of Triton.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from normtune.kernels.call import AnyLaunch
@@ -15,13 +15,17 @@ from normtune.kernels.operator import OperatorSpec, find, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.records import Coverage, launch_digest
-from normtune.tuner.compiling.pool import UNDIGESTED, codes_of
+from normtune.tuner.compiling.pool import codes_of
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.resume import Stored
-from normtune.tuner.staleness.code import triton_version
+from normtune.tuner.staleness.code import REFUSED, triton_version
 
-# Suffix of the fingerprint of measurements whose code differs from the present code, although the sources are equal.
-OTHER_CODE = " (other code)"
+# Why measurements of the present sources are stale, as `Coverage.why_stale` says it.
+OTHER_CODE = "its compiled code changed"
+# Why code cannot be compared.
+_NO_DIGEST = "they were stored without a digest of their code"
+_NO_TRITON = "triton, which compiles the kernels, is not installed"
+UNDIGESTED = "this Triton gives no digest of their code"
 _NAMED = 5
 Pair = tuple[Problem, Config]
 
@@ -31,7 +35,7 @@ class Comparison(NamedTuple):
 
     Attributes:
         same: measurements with unchanged code.
-        changed: measurements whose code, launch or legality changed.
+        changed: measurements whose code, launch or legality changed, or of another Triton without a digest.
         undecided: number of measurements whose code cannot be compared, by reason; their fingerprint decides.
         fingerprints: (old, new) fingerprint of measurements that have to be stored with another one.
         lines: the result as text; empty if there is nothing to report.
@@ -44,104 +48,92 @@ class Comparison(NamedTuple):
     lines: tuple[str, ...]
 
     def applied(self, stored: Stored) -> Stored:
-        """The stored coverage with the new fingerprints."""
+        """The stored coverage with the new fingerprints, and with `why_stale`."""
         new = {pair: stored[pair]._replace(fingerprint=present) for pair, (_, present) in self.fingerprints.items()}
-        return {**stored, **new}
+        stale = {pair: stored[pair]._replace(why_stale=OTHER_CODE) for pair in self.changed}
+        return {**stored, **new, **stale}
 
 
-def compare(stored: Stored, target: Target, most_binaries: int | None = None) -> Comparison:
+def compare(
+    stored: Stored, target: Target, most_binaries: int | None = None, across_tritons: bool = False
+) -> Comparison:
     """Compare the measured code with the code that the present sources launch.
 
     Args:
         stored: coverage of a store.
         target: of the launches.
         most_binaries: nothing is compiled if more binaries are needed; None for no limit.
+        across_tritons: whether to compare measurements of the present sources by another Triton, too.
 
     Raises:
         NormtuneError: no process that compiles can start.
     """
-    same: list[Pair] = []
-    changed: list[Pair] = []
+    launch_of: dict[Pair, AnyLaunch | None] = {}
+    of_other_triton: set[Pair] = set()
+    undigested: list[Pair] = []
     undecided: Counter[str] = Counter()
-    launch_of: dict[Pair, AnyLaunch] = {}
     for pair, coverage, spec in _of_known_operators(stored):
         launch = spec.launch_of(pair[1], pair[0], target)
         has_same_sources = coverage.fingerprint == fingerprint(spec)
-        if has_same_sources and (
-            coverage.code is None or (launch is not None and launch_digest(launch) == coverage.code.launch)
-        ):
+        is_digested = coverage.code is not None and coverage.code.assembly != b""
+        if has_same_sources and across_tritons and coverage.triton not in ("", triton_version() or coverage.triton):
+            of_other_triton.add(pair)
+        elif has_same_sources and _is_launched(coverage, launch):
             continue
-        if reason := _undecidable(coverage):
-            undecided[reason] += not has_same_sources
-        elif launch is None:
-            changed.append(pair)
-        else:
+        if is_digested and triton_version():
             launch_of[pair] = launch
-    launches = [(problem, launch) for (problem, _), launch in launch_of.items()]
-    if most_binaries is not None and (count := len(jobs_of(launches))) > most_binaries:
-        undecided[f"they are of {count} binaries"] += len(launch_of)
-        launch_of, launches = {}, []
-    codes = codes_of(launches, target.name)
-    for pair, launch in launch_of.items():
-        timed, present = stored[pair].code, codes.get((pair[0], launch))
-        if present and not present.code:
-            undecided[UNDIGESTED] += stored[pair].fingerprint != fingerprint(operator(pair[0].operator))
+        elif pair in of_other_triton:
+            undigested.append(pair)
         else:
-            (same if timed and present and present.code == timed.code else changed).append(pair)
+            undecided[_NO_TRITON if is_digested else _NO_DIGEST] += not has_same_sources
+    jobs = jobs_of((problem, launch) for (problem, _), launch in launch_of.items() if launch)
+    if most_binaries is not None and len(jobs) > most_binaries:
+        undecided[f"they are of {len(jobs)} binaries"] += len(launch_of)
+        launch_of = {}
+    same: list[Pair] = []
+    changed: list[Pair] = []
+    for pair, assembly in assemblies_of(launch_of, target).items():
+        timed = stored[pair].code
+        if timed and assembly:
+            (same if assembly == timed.assembly else changed).append(pair)
+        else:
+            undecided[UNDIGESTED] += stored[pair].fingerprint != fingerprint(operator(pair[0].operator))
     lines = []
-    if same:
-        lines.append(f"the kernels' sources changed, the compiled code of {_counted(len(same))} did not: kept")
+    if count := len({*same} - of_other_triton):
+        lines.append(f"the kernels' sources changed, the compiled code of {_counted(count)} did not: kept")
+    if of_other_triton:
+        count, total = len(of_other_triton.intersection(same)), len(of_other_triton)
+        lines.append(f"Triton {triton_version()} compiles {count} of {total} stored measurements to the same code")
     if changed:
         lines.append(f"the compiled code of {_counted(len(changed))} changed: {_named(changed)}")
+    if undigested:
+        lines.append(f"{len(undigested)} by another Triton without a digest of their code are measured again")
     for reason, count in sorted((+undecided).items()):
         lines.append(f"the kernels' sources changed, {_counted(count)} count as stale by them: {reason}")
-    return Comparison(tuple(same), tuple(changed), +undecided, _fingerprints(stored, same, changed), tuple(lines))
+    return Comparison(tuple(same), (*changed, *undigested), +undecided, _fingerprints(stored, same), tuple(lines))
 
 
-def compare_instructions(stored: Stored, target: Target) -> Comparison:
-    """Compare the machine code of measurements of the present kernels by another Triton with that of this Triton.
-
-    Digests of Triton's intermediate code cannot be compared between versions, so all binaries are compiled.
-    Measurements without a digest of their machine code count as changed.
+def assemblies_of(launch_of: Mapping[Pair, AnyLaunch | None], target: Target) -> dict[Pair, bytes]:
+    """Digests of the assembly of the launches, `REFUSED` without one; empty where `codes_of` has none.
 
     Raises:
         NormtuneError: no process that compiles can start.
     """
-    triton = triton_version()
-    launch_of: dict[Pair, AnyLaunch] = {}
-    changed: list[Pair] = []
-    unknown: list[Pair] = []
-    for pair, coverage, spec in _of_known_operators(stored):
-        if not triton or coverage.triton in ("", triton) or coverage.fingerprint != fingerprint(spec):
-            continue
-        launch = spec.launch_of(pair[1], pair[0], target)
-        if launch is None:
-            changed.append(pair)
-        elif coverage.code is None or not coverage.code.machine:
-            unknown.append(pair)
-        else:
-            launch_of[pair] = launch
-    codes = codes_of([(problem, launch) for (problem, _), launch in launch_of.items()], target.name, is_compiled=True)
-    same: list[Pair] = []
-    for pair, launch in launch_of.items():
-        timed, present = stored[pair].code, codes.get((pair[0], launch))
-        (same if timed and present and present.machine == timed.machine else changed).append(pair)
-    lines = []
-    if count := len(same) + len(changed) + len(unknown):
-        lines.append(f"Triton {triton} compiles {len(same)} of {count} stored measurements to the same instructions")
-    if changed:
-        lines.append(f"{len(changed)} to other instructions, to be measured again: {_named(changed)}")
-    if unknown:
-        lines.append(f"{len(unknown)} without a stored digest of their instructions are measured again")
-    stale = (*changed, *unknown)
-    return Comparison(tuple(same), stale, Counter(), _fingerprints(stored, (), stale), tuple(lines))
+    codes = codes_of(((problem, launch) for (problem, _), launch in launch_of.items() if launch), target.name)
+    return {pair: codes[pair[0], launch].assembly if launch else REFUSED for pair, launch in launch_of.items()}
 
 
 def is_other_code(stored: Stored, problems: Collection[Problem]) -> bool:
     """Whether times of these problems are of other code than the present one, although the sources are equal."""
-    other = {name: fingerprint(operator(name)) + OTHER_CODE for name in {problem.operator for problem in problems}}
     problem_set = set(problems)
-    return any(state.fingerprint == other[pair[0].operator] for pair, state in stored.items() if pair[0] in problem_set)
+    return any(state.why_stale and problem in problem_set for (problem, _), state in stored.items())
+
+
+def _is_launched(coverage: Coverage, launch: AnyLaunch | None) -> bool:
+    """Whether the timed launch is the present one, as far as it is known."""
+    if coverage.code is None:
+        return True
+    return launch is not None and launch_digest(launch) == coverage.code.launch
 
 
 def _of_known_operators(stored: Stored) -> Iterator[tuple[Pair, Coverage, OperatorSpec]]:
@@ -152,29 +144,13 @@ def _of_known_operators(stored: Stored) -> Iterator[tuple[Pair, Coverage, Operat
             yield pair, coverage, spec
 
 
-def _undecidable(coverage: Coverage) -> str:
-    """Why the code of a measurement cannot be compared with the present code; empty if it can."""
-    if coverage.code is None or not coverage.code.code:
-        return "they were stored without a digest of their code"
-    present = triton_version()
-    if not present:
-        return "triton, which compiles the kernels, is not installed"
-    if coverage.triton != present:
-        return f"they were compiled by Triton {coverage.triton}, here is {present}"
-    return ""
-
-
-def _fingerprints(stored: Stored, same: Iterable[Pair], changed: Iterable[Pair]) -> dict[Pair, tuple[str, str]]:
+def _fingerprints(stored: Stored, same: Iterable[Pair]) -> dict[Pair, tuple[str, str]]:
     pairs = {}
     for problem, config in same:
         new = fingerprint(operator(problem.operator))
         for pair in ((problem, config), (problem, COPY)):
             if pair in stored and stored[pair].fingerprint != new:
                 pairs[pair] = stored[pair].fingerprint, new
-    for pair in changed:
-        old = stored[pair].fingerprint
-        if old == fingerprint(operator(pair[0].operator)):
-            pairs[pair] = old, old + OTHER_CODE
     return pairs
 
 

@@ -15,7 +15,8 @@ from normtune.kernels.tablefile.header import Header
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
-from normtune.tuner.staleness.recorded import Cell, CodeChange, RecordedCode, cell_of, difference, pairs_of
+from normtune.results.exchange.recorded_code import Cell, RecordedCode, cell_of, pairs_of
+from normtune.tuner.staleness.recorded import CodeChange, difference
 
 # Number of changed configs in a message.
 _NAMED = 5
@@ -23,7 +24,7 @@ _UNCHANGED = "its kernels are those that were measured"
 
 
 def changed_kernels(
-    header: Header, text: str, timed: Iterable[tuple[RecordedCode | None, Evidence]] | None
+    header: Header, text: str, timed: Iterable[tuple[RecordedCode, Evidence]] | None
 ) -> tuple[list[str], list[str]]:
     """A line for each operator whose kernels changed since a table was measured, and notes on the comparison.
 
@@ -45,7 +46,7 @@ def changed_kernels(
     measured = list(timed or ())
     reason = "code is compared without --quick" if timed is None else "its measurements are not available"
     try:
-        cells = [_cells(text, evidence) for _, evidence in measured]
+        cells = [cells_of(text, evidence) for _, evidence in measured]
     except NormtuneError as error:  # a check reports it as a failure
         measured, reason = [], str(error)
     if measured:
@@ -71,7 +72,7 @@ def _stale_by_source(name: str) -> str:
     return f"the kernels of {name} changed since they were measured: sweep with --stale, then fit"
 
 
-def _cells(text: str, evidence: Evidence) -> set[Cell]:
+def cells_of(text: str, evidence: Evidence) -> set[Cell]:
     """The measured cells of a table's configs."""
     answers = {key: partial(choose, tree, axes=axes_of(key.family)) for key, tree in trees(text).items()}
     configs: dict[Problem, set[Config]] = {}

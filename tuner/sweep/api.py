@@ -4,7 +4,6 @@ In: a `Request`. Out: a `SweepResult`. The command and `normtune.sweep` share it
 `progress` and `report` tell.
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normtune.results.database.store import Store
-from normtune.results.database.url import parse, resolve_url, sqlite_path
+from normtune.results.database.url import StoreUrl
 from normtune.results.options import keywords_of
 from normtune.results.records import Device
 from normtune.tuner.compiling.ahead import compile_ahead
@@ -112,6 +111,7 @@ class _Session:
     display: Silent
     start: float
     devices: "Devices | ClusterDevices"
+    url: StoreUrl
     store: Store | None
     cache: KernelCache | None
     closing: ExitStack
@@ -120,13 +120,13 @@ class _Session:
     @classmethod
     def of(cls, request: Request, scope: Scope, display: Silent, start: float, closing: ExitStack) -> "_Session":
         """A session with an open store, if there is one; its devices are not open."""
-        path = sqlite_path(parse(_url(request)))
+        url = StoreUrl.of(request.store)
         store: Store | None = None
-        if path is None or path.exists():
-            store = closing.enter_context(Store.open(_url(request), create=not request.dry_run))
+        if url.path is None or url.path.exists():
+            store = closing.enter_context(Store.at(url, create=not request.dry_run))
         cache = None if request.cache is None else KernelCache(Path(request.cache))
         devices = _devices_of(request, store, cache, closing)
-        return cls(request, scope, display, start, devices, store, cache, closing)
+        return cls(request, scope, display, start, devices, url, store, cache, closing)
 
     def planned(self) -> SweepResult:
         """The plan of a dry run."""
@@ -158,8 +158,7 @@ class _Session:
         identities = self.devices.identities
         self._name(identities)
         kinds = [self._kind(group) for group in alike(identities)]
-        runs = self.store.runs() if self.store else []
-        if not self.store or any(kind.key and not kind.is_finished(runs, self.request.regime) for kind in kinds):
+        if not self.store or any(kind.is_unfinished(self.store, self.request.regime) for kind in kinds):
             self.devices.start()
         self.parts = [self._prepared(kind) for kind in kinds]
 
@@ -176,7 +175,7 @@ class _Session:
                 bench.prepare(work.search.ask())
         benches = self.devices.open()
         self._name(benches)
-        self.store = self.store or self.closing.enter_context(Store.open(_url(self.request)))
+        self.store = self.store or self.closing.enter_context(Store.at(self.url))
         groups = alike(benches)
         for group in groups:
             check_limits(group)
@@ -269,10 +268,6 @@ def _devices_of(
 
     ray = closing.enter_context(connected(request.ray))
     return ClusterDevices(ray, request.ray, request.device, request.regime, closing)
-
-
-def _url(request: Request) -> str:
-    return resolve_url(None if request.store is None else os.fspath(request.store))
 
 
 def _together(results: Sequence[SweepResult]) -> SweepResult:

@@ -313,18 +313,17 @@ class _Group:
 
     def close(self) -> None:
         """Complete the runs and close the devices."""
-        key, summary = self._work.key, self.summary
+        summary = self.summary
         summary.spread = self._sample.spread()
         summary.unguided = self._search.report().get("unguided", [])
-        is_done = key is not None and not summary.left and not summary.skipped
-        entries = self._entries | ({"finished": key} if is_done else {})
+        completed = None if summary.left or summary.skipped else self._work.key
         with ExitStack() as closing:
             for lane in [*self.lanes, *self._lost]:
-                closing.callback(self._end_run, lane, entries)
+                closing.callback(self._end_run, lane, completed)
                 lane.leave()
         summary.seconds = self._clock() - self._start
 
-    def _end_run(self, lane: "_Lane", entries: dict[str, Any]) -> None:
+    def _end_run(self, lane: "_Lane", completed: str | None) -> None:
         beside = lane.close()  # before `phases`, which has what was seen of the device until then
         phases = lane.bench.phases()
         self.summary.phases = phases if self.summary.phases is None else self.summary.phases.plus(phases)
@@ -333,7 +332,7 @@ class _Group:
             **phases.protocol,
             "seconds": {name: round(getattr(phases, name), 3) for name in ("compile", "gate", "timing")},
         }
-        lane.writer.end(beside | protocol | entries)
+        lane.writer.end(beside | protocol | self._entries, completed)
 
     def _leave_out(self, lane: "_Lane", task: Task | None, error: DeviceGoneError) -> None:
         """Go on without a device, whose problems others take over; raises the error if there can be none."""

@@ -119,7 +119,7 @@ class SweepOptions(ScopeOptions):
         doc="Stop within this time, with everything stored. Default: the limit of --effort, if any.",
     )
     stale: bool = option(
-        "Measure again only configs whose kernels changed, or that this Triton compiles to other machine code, those "
+        "Measure again only configs whose kernels changed, or that this Triton compiles to other code, those "
         "that nothing else compares with the others.",
         default=False,
     )

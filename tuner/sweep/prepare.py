@@ -5,7 +5,7 @@ made here, once, and the lines that come first.
 """
 
 import gc
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -15,13 +15,13 @@ from normtune.kernels.fingerprint import unnoticed
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.database.store import Store
-from normtune.results.records import Device, Run
+from normtune.results.records import Device
 from normtune.tuner.device.bench import Bench
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.plan.plan import ConfigsOf, fitting, plan, warm_start
 from normtune.tuner.plan.resume import Stored, previous_of, stale_plan, without_times
 from normtune.tuner.search.refine import Refine, answers_at
-from normtune.tuner.staleness.stored import Pair, compare, compare_instructions, is_other_code
+from normtune.tuner.staleness.stored import Pair, compare, is_other_code
 from normtune.tuner.sweep.refine import RefinedTable
 from normtune.tuner.sweep.report import NOTHING_DISPUTED, NOTHING_STALE
 from normtune.tuner.sweep.request import Request, Scope
@@ -57,10 +57,9 @@ class Kind(NamedTuple):
         """Whether a device is of this kind."""
         return (device.device.kind, device.target) == (self.device.kind, self.target)
 
-    def is_finished(self, runs: Collection[Run], regime: str) -> bool:
-        """Whether a run on a device of this kind has finished the request."""
-        same_kind = (run.protocol for run in runs if run.device.kind == self.device.kind and run.regime == regime)
-        return self.key is not None and any(protocol.get("finished") == self.key for protocol in same_kind)
+    def is_unfinished(self, store: Store, regime: str) -> bool:
+        """Whether the store tells that something is left to measure for the request; False where it cannot."""
+        return self.key is not None and self.key not in store.completed_requests(self.device, regime)
 
 
 @dataclass(eq=False)
@@ -123,33 +122,27 @@ def prepare(request: Request, scope: Scope, store: Store | None, kind: Kind) -> 
     device, target = kind.device, kind.target
     stored: Stored = {}
     lines = unnoticed(problem.operator for problem in scope.problems)
-    runs: Sequence[Run] = ()
     corrected: dict[Pair, tuple[str, str]] = {}
     if store:
-        coverage, runs = store.coverage(device, request.regime), store.runs()
-        comparison = compare(coverage, target)
+        coverage = store.coverage(device, request.regime)
+        comparison = compare(coverage, target, across_tritons=request.stale)
         if not request.dry_run:
             store.set_fingerprints(device, comparison.fingerprints)
         corrected = comparison.fingerprints
         stored = comparison.applied(coverage)
         lines += [*comparison.lines, *filter(None, [store.ahead])]
     option = store.option if store else ""
-    is_finished = kind.is_finished(runs, request.regime) and not is_other_code(stored, scope.problems)
-    if store and not store.damage and is_finished and not request.dry_run:
+    is_complete = store and kind.key in store.completed_requests(device, request.regime) and not store.damage
+    if is_complete and not request.dry_run and not is_other_code(stored, scope.problems):
         # Without a plan: that of a large space takes seconds, and so does the import of some searches.
         failed = without_times(stored, scope.problems)
         return Part(kind, lines, Summary(option, known=len(scope.problems), known_failed=failed), None)
     if request.stale:
-        other = compare_instructions(stored, target)
-        if store and not request.dry_run:
-            store.set_fingerprints(device, other.fingerprints)
-        lines += other.lines
-        stored = other.applied(stored)
         if store:
             from normtune.tuner.staleness.links import without_links  # other sweeps do not need it
 
             measured = store.load(devices=[device.label], regime=request.regime).of(device)
-            unlinked = without_links(stored, measured, {**corrected, **other.fingerprints})
+            unlinked = without_links(stored, measured, corrected)
             if unlinked:
                 lines.append(f"measured again because nothing else compares their times: {len(unlinked)} measurements")
             stored = {**stored, **unlinked}

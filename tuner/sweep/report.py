@@ -191,8 +191,8 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
         lines += [f"warning: {printable(one.line())}" for one in warned(protocol)]
         if reason := protocol.get("undigested"):
             lines.append(
-                f"the times have no digest of their code, as this version of Triton gives none "
-                f"({printable(str(reason))}): only changes of sources will show that kernels changed"
+                f"times have no digest of their code ({printable(str(reason))}): only changes of sources will show "
+                "that kernels changed"
             )
     lines += [summary.spread.line()] if summary.spread else []
     lines += [f"left out: {name}, {printable(reason)}" for name, reason in summary.lost.items()]

@@ -60,8 +60,12 @@ class RunWriter:
             except (NormtuneError, ValueError) as error:
                 raise self._rescued(error) from None
 
-    def end(self, protocol: Mapping[str, Any]) -> None:
+    def end(self, protocol: Mapping[str, Any], completed: str | None = None) -> None:
         """Store the protocol of the run, if anything was measured, and verify that the store has the whole run.
+
+        Args:
+            protocol: the whole one.
+            completed: key of the request that the run completed; None if it completed none.
 
         Raises:
             NormtuneError: the store does not have it; the whole run is in the file that the message names.
@@ -77,6 +81,8 @@ class RunWriter:
                     raise NormtuneError(
                         f"the store {self._store.name} holds {stored} of the {len(self._held)} measurements of this run"
                     )
+                if completed is not None:
+                    self._store.complete(self.run.id, completed)
             # `update_run` raises ValueError for a run that is no longer in the store.
             except (NormtuneError, ValueError) as error:
                 raise self._rescued(error) from None

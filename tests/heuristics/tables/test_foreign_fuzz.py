@@ -373,7 +373,7 @@ def test_damaged_parquet(measured: Evidence, tmp_path_factory: pytest.TempPathFa
     head["runs"][0]["protocol"] = {"regime": "cold", "void_rounds": 0}
     text = json.dumps(head)
     cells = [("operator", TEXT), ("variant", TEXT), ("dtype", TEXT), ("config", TEXT), ("fingerprint", TEXT)]
-    cells += [("status", TEXT), ("reason", TEXT), ("run", TEXT), ("launch", TEXT), ("machine_code", TEXT)]
+    cells += [("status", TEXT), ("reason", TEXT), ("run", TEXT), ("launch", TEXT), ("assembly", TEXT)]
     columns = st.none() | st.sampled_from(cells).flatmap(lambda cell: st.tuples(st.just(cell[0]), cell[1]))
     heads = damaged(text) | altered(head).map(json.dumps)
     outside = tmp_path_factory.mktemp("store")
@@ -385,7 +385,7 @@ def test_damaged_parquet(measured: Evidence, tmp_path_factory: pytest.TempPathFa
             at = made.column_names.index(column[0])
             cells = [column[1].encode("utf-8", "replace").decode(), *made.column(at).to_pylist()[1:]]
             # Of digests every second damage keeps the type.
-            kind = pa.binary() if column[0] in ("launch", "machine_code") and len(column[1]) % 2 else pa.string()
+            kind = pa.binary() if column[0] in ("launch", "assembly") and len(column[1]) % 2 else pa.string()
             made = made.set_column(at, column[0], pa.array(cells, pa.string()).cast(kind))
         made = made.replace_schema_metadata({b"normtune": text.encode("utf-8", "replace")})
         pq.write_table(made, "data.parquet")

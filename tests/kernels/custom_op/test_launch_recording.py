@@ -334,4 +334,4 @@ def test_a_launcher_compiles_without_a_gpu_and_without_its_library_calling_torch
     assert len(kept) == 5 and not pruned
     compiled = list(compile_all(jobs_of((problem, one.launch) for one in kept[:4]), "sm_90"))
     assert [(one.status, one.reason) for one in compiled] == [("ok", "")] * 4
-    assert all(code.code for one in compiled for code in one.codes)
+    assert all(code.assembly for one in compiled for code in one.codes)

@@ -31,7 +31,7 @@ PLACES = [
     {"run": run, "config": RMSNormConfig("row"), "first": first}
     for run, first in ((RUNS[0], 0), (RUNS[0], 4), (RUNS[1], 0), (RUNS[2], 0))
 ]
-CODE = TimedCode(b"launch", b"code", b"machine")
+CODE = TimedCode(b"launch", b"assembly")
 # What one store may have of a measurement: its samples, whether its code is known, how often its fingerprint was
 # replaced and by what, and whether it is damaged.
 KEPT = st.tuples(
@@ -43,11 +43,10 @@ KEPT = st.tuples(
 STORE = st.fixed_dictionaries(
     {
         "kept": st.dictionaries(st.integers(0, len(PLACES) - 1), KEPT, min_size=1, max_size=4),
-        "protocols": st.lists(
-            st.sampled_from([{}, {"rounds": 1}, {"rounds": 2}, {"finished": "key"}]), min_size=3, max_size=3
-        ),
+        "protocols": st.lists(st.sampled_from([{}, {"rounds": 1}, {"rounds": 2}]), min_size=3, max_size=3),
+        "completions": st.lists(st.tuples(st.sampled_from(RUNS), st.sampled_from("pq")), max_size=2),
         "aside": st.lists(st.integers(0, 2), max_size=3),
-        "finishes_last": st.booleans(),
+        "completes_last": st.booleans(),
     }
 )
 
@@ -57,8 +56,9 @@ def built(path: Path, given) -> Path:
     with Store.open(path) as store:
         for run, more in zip(RUNS, given["protocols"], strict=True):
             store.begin_run(run)
-            if not given["finishes_last"]:
-                store.update_run(run._replace(protocol=run.protocol | more))
+            store.update_run(run._replace(protocol=run.protocol | more))
+        if not given["completes_last"]:
+            complete(store, given)
         damaged = []
         for number, (place, (times, is_coded, prints, is_damaged)) in enumerate(sorted(given["kept"].items()), 1):
             item = build_measurement(times, **PLACES[place])
@@ -69,19 +69,25 @@ def built(path: Path, given) -> Path:
         for run in given["aside"]:
             aside = next(one for one in store.runs(dropped=True) if one.id == RUNS[run].id)
             store.drop(aside.id, undo=aside.is_dropped)
-        for run, more in zip(RUNS, given["protocols"], strict=True):
-            if given["finishes_last"]:
-                store.update_run(run._replace(protocol=run.protocol | more))
+        if given["completes_last"]:
+            complete(store, given)
     for number in damaged:
         alter(path, f"UPDATE measurement SET checksum = checksum + 1 WHERE id = {number}")
     return path
 
 
-def content(path: Path):
+def complete(store: Store, given) -> None:
+    for run, request in given["completions"]:
+        store.complete(run.id, request)
+
+
+def content(path: Path, has_completions: bool):
     """All that a store says, except for the order in which it was stored and what is damaged."""
     with Store.open(path, create=False) as store, store._reading() as connection:
-        rows = [row for row in stored_rows(connection, dict(stored_runs(connection))) if not row.is_damaged]
-        return [anonymous(run) for run in store.runs(dropped=True)], {row._replace(number=0) for row in rows}
+        rows = [row for row in stored_rows(connection, stored_runs(connection)) if not row.is_damaged]
+        runs = store.runs(dropped=True)
+        requests = [store.completed_requests(run.device, run.regime) for run in runs if has_completions]
+        return list(map(anonymous, runs)), {row._replace(number=0) for row in rows}, requests
 
 
 def joined(path: Path, *sources: Path) -> Path:
@@ -92,21 +98,62 @@ def joined(path: Path, *sources: Path) -> Path:
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STORE, min_size=3, max_size=3))
 def test_merging_is_commutative_associative_and_idempotent(stores):
+    # A store with damage keeps to itself what it completed.
+    is_whole = not any(kept[-1] for given in stores for kept in given["kept"].values())
     with tempfile.TemporaryDirectory() as folder:
         of = Path(folder)
         a, b, c = (built(of / f"{name}.db", given) for name, given in zip("abc", stores, strict=True))
-        expected = content(joined(of / "abc.db", a, b, c))
-        assert content(joined(of / "cab.db", c, a, b, a)) == expected
+        expected = content(joined(of / "abc.db", a, b, c), is_whole)
+        assert content(joined(of / "cab.db", c, a, b, a), is_whole) == expected
         bc = joined(of / "bc.db", b, c)
-        assert content(joined(of / "a_bc.db", a, bc)) == expected
+        assert content(joined(of / "a_bc.db", a, bc), is_whole) == expected
         # Into the stores themselves, which know their GPUs.
         for name, order in (("a", (b, c)), ("c", (a, b))):
             shutil.copy(of / f"{name}.db", of / f"into_{name}.db")
-            assert content(joined(of / f"into_{name}.db", *order)) == expected
-        again = content(joined(of / "abc.db", b, of / "abc.db", bc))
+            assert content(joined(of / f"into_{name}.db", *order), is_whole) == expected
+        again = content(joined(of / "abc.db", b, of / "abc.db", bc), is_whole)
         assert again == expected
-        alone = content(a)
-        assert content(joined(of / "a2.db", a)) == alone and content(joined(a, of / "a2.db", a)) == alone
+        alone = content(a, is_whole)
+        assert content(joined(of / "a2.db", a), is_whole) == alone
+        assert content(joined(a, of / "a2.db", a), is_whole) == alone
+
+
+def test_a_request_that_was_completed_travels_with_what_it_relied_on(url, tmp_path, make, make_run):
+    run, other = make_run(1), make_run(2)
+
+    def completed(store):
+        return store.completed_requests(run.device, "cold")
+
+    with Store.open(tmp_path / "a.db") as source, Store.open(url) as store:
+        source.merge(Evidence.from_measurements([make(run=run)], [run]))
+        source.complete(run.id, "key")
+        store.merge(Evidence.from_measurements([make(run=other)], [other]))
+        store.complete(other.id, "mine")
+        store.merge(source)
+        assert completed(store) == {"key", "mine"}
+        # One store says more of what is set aside than the other.
+        store.drop(other.id)
+        store.merge(source)
+        assert completed(store) == set()
+        source.merge(store)
+        assert completed(source) == set()
+        source.complete(run.id, "again")
+        store.merge(source)
+        assert completed(store) == {"again"}
+        source.drop(run.id)
+        source.complete(other.id, "none")  # of a run set aside
+        store.merge(source)
+        assert completed(store) == set()
+
+
+def test_what_a_damaged_store_completed_stays_there(tmp_path, make, make_run):
+    run = make_run(1)
+    with Store.open(tmp_path / "a.db") as source, Store.open(tmp_path / "b.db") as store:
+        source.merge(Evidence.from_measurements([make(run=run), make((5,), 9, run=run)], [run]))
+        source.complete(run.id, "key")
+        alter(tmp_path / "a.db", "UPDATE measurement SET median = 1 WHERE id = 1")
+        assert store.merge(source) == 1
+        assert store.completed_requests(run.device, "cold") == set()
 
 
 def test_what_a_store_knows_travels(url, tmp_path, make, make_run):

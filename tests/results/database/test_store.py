@@ -7,7 +7,7 @@ from normtune.errors import UsageError
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
-from normtune.results.records import Coverage
+from normtune.results.records import Coverage, TimedCode
 from normtune.tests.results.stores import loaded, record
 
 
@@ -132,6 +132,37 @@ def test_coverage_tells_the_newest_and_counts_its_fingerprint(url, make, make_ru
         assert store.coverage(old.device)[problem, failed].status == "wrong_result"
 
 
+X, Y, UNDIGESTED = TimedCode(b"launch", b"x"), TimedCode(b"launch", b"y"), TimedCode(b"launch")
+
+
+@pytest.mark.parametrize(
+    ("code", "triton", "status", "expected", "rows"),
+    [
+        (X, "3.7.0", "ok", ("ok", 5), 2),  # another Triton compiled it to the same code
+        (Y, "3.7.0", "ok", ("ok", 2), 1),
+        (Y, "3.6.0", "ok", ("ok", 2), 1),  # a launch changed, and no source
+        (Y, "3.7.0", "crashed", ("crashed", 0), 1),
+        (X, "3.7.0", "crashed", ("ok", 3), 2),
+        (UNDIGESTED, "3.6.0", "crashed", ("ok", 3), 2),
+        (UNDIGESTED, "3.7.0", "crashed", ("crashed", 0), 1),
+        (None, "3.7.0", "ok", ("ok", 5), 2),
+    ],
+)
+def test_of_a_config_measurements_of_the_newest_code_count(
+    url, make, make_run, code, triton, status, expected, rows
+) -> None:
+    old, new = make_run(1), make_run(2, "2026-11-22T10:00:00+00:00")
+    with Store.open(url) as store:
+        for run, version in ((old, "3.6.0"), (new, triton)):
+            store.begin_run(run._replace(software={"triton": version}))
+        store.add([make((100, 110, 120), run=old)._replace(code=X)])
+        store.add([make((90, 95) if status == "ok" else (), run=new, status=status)._replace(code=code)])
+        (state,) = store.coverage(old.device).values()
+        evidence = store.load()
+    assert (state.status, state.samples) == expected
+    assert len(evidence.current().frame) == rows and new.id in set(evidence.current().frame["run"])
+
+
 @pytest.mark.parametrize(
     "status", ["crashed", "timeout", "compile_error", "out_of_resources", "illegal", "not_recorded"]
 )
@@ -151,7 +182,7 @@ def test_a_success_outranks_a_failure_of_the_same_kernels(url, make, make_run, s
 
 
 def test_a_run_is_set_aside_and_taken_back(url, make, make_run):
-    old, new = make_run(1), make_run(2, "9999-11-22T10:00:00+00:00", protocol={"regime": "cold", "finished": "key"})
+    old, new = make_run(1), make_run(2, "9999-11-22T10:00:00+00:00")
     with Store.open(url) as store:
         for run in (old, new):
             store.begin_run(run)
@@ -164,7 +195,6 @@ def test_a_run_is_set_aside_and_taken_back(url, make, make_run):
         dropped = store.drop(new.id)
         assert dropped.is_dropped and dropped.started == new.started
         assert store.runs() == [old] and store.runs(dropped=True) == [old, dropped]
-        assert "finished" not in dropped.protocol
         assert [one.status for one in store.coverage(old.device).values()] == ["ok"]
         assert store.load().runs == (old,) and store.ahead == ""
         assert [one.measurements for one in store.tally()] == [1]
@@ -182,6 +212,27 @@ def test_a_run_is_set_aside_and_taken_back(url, make, make_run):
         assert store.load().digest() == everything
         with pytest.raises(UsageError, match="is not set aside"):
             store.drop(new.id, undo=True)
+
+
+def test_a_request_is_completed_until_a_run_is_set_aside_or_taken_back(url, make_run):
+    cold, warm, other = make_run(1), make_run(2, protocol={"regime": "warm"}), make_run(3, sms=66)
+
+    def completed(store):
+        return [store.completed_requests(run.device, run.regime) for run in (cold, warm, other)]
+
+    with Store.open(url) as store:
+        for run in (cold, warm, other):
+            store.begin_run(run)
+        for run, request in ((cold, "a"), (cold, "b"), (cold, "b"), (warm, "a"), (other, "c")):
+            store.complete(run.id, request)
+        assert completed(store) == [{"a", "b"}, {"a"}, {"c"}]
+        store.drop(other.id)
+        assert completed(store) == [set(), set(), set()]
+        store.complete(cold.id, "a")
+        store.complete(other.id, "c")  # by a sweep that still runs
+        assert completed(store) == [{"a"}, set(), set()]
+        store.drop(other.id, undo=True)
+        assert completed(store) == [set(), set(), set()]
 
 
 def test_coverage_and_load_keep_devices_apart(url, make, make_run):

@@ -244,7 +244,7 @@ def test_a_store_whose_run_is_gone_is_damaged(stored):
     alter(stored, "DELETE FROM run WHERE id = 1")
     with (
         Store.open(f"sqlite:///{stored}", create=False) as store,
-        pytest.raises(NormtuneError, match=r"is damaged \(KeyError: 1\)"),
+        pytest.raises(NormtuneError, match=r"is damaged \(KeyError: None\)"),
     ):
         store.tally()
 

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.database import connect
 from normtune.results.database.reading import stored_rows, stored_runs
-from normtune.results.database.store import Store, resolve_url
-from normtune.results.database.url import parse
+from normtune.results.database.store import Store
+from normtune.results.database.url import StoreUrl
 from normtune.tests import commands
 from normtune.tests.commands import one_line
 from normtune.tests.results.stores import alter, loaded, merge, record
@@ -65,8 +65,44 @@ def test_a_store_of_another_schema(stored, create, version):
     alter(stored, f"UPDATE normtune_schema SET version = {version}")
     alter(stored, "PRAGMA journal_mode = DELETE")
     before = stored.read_bytes()
-    told = f"schema {version}, this normtune knows 4: update normtune, or name another store"
+    told = f"schema {version}, this normtune knows 4 and 5: update normtune, or name another store"
     refused(f"sqlite:///{stored}", told, create)
+    assert stored.read_bytes() == before
+
+
+def make_former(url: str) -> None:
+    """Give a store the schema of version 0.1.0, and an entry that this wrote into protocols."""
+    engine = sa.create_engine(StoreUrl.of(url).url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE completion")
+        connection.exec_driver_sql("ALTER TABLE measurement DROP COLUMN assembly")
+        connection.exec_driver_sql("UPDATE normtune_schema SET version = 4")
+        connection.exec_driver_sql("""UPDATE run SET protocol = replace(protocol, '{', '{"finished":"a","drops":1,')""")
+    engine.dispose()
+
+
+def test_a_store_of_version_0_1_0_is_upgraded_when_it_is_written(url, make, make_run):
+    record(url, make_run(), [make()])
+    make_former(url)
+    with Store.open(url, create=False) as store:
+        assert len(store.load().frame) == 1 and store.completed_requests(make_run().device, "cold") == set()
+        assert store.runs()[0].protocol == make_run().protocol | {"drops": 1}
+    for request in ("a", "b"):
+        with Store.open(url) as store:
+            assert store.add([make()]) is None and len(store.load().frame) == 1
+            store.complete(make_run().id, request)
+    with Store.open(url, create=False) as store:
+        assert store.completed_requests(make_run().device, "cold") == {"a", "b"}
+
+
+def test_a_store_of_version_0_1_0_that_is_only_read_stays_as_it_is(stored, varied):
+    make_former(f"sqlite:///{stored}")
+    before = stored.read_bytes()
+    with Store.open(f"sqlite:///{stored}?mode=ro", create=False) as store:
+        assert store.load().digest() == varied.digest()
+    merge(stored.with_name("new.db"), loaded(stored))
+    with Store.open(stored.with_name("other.db")) as store, Store.open(stored, create=False) as source:
+        assert store.merge(source) == len(varied.frame)
     assert stored.read_bytes() == before
 
 
@@ -79,15 +115,16 @@ def test_a_database_of_another_program(tmp_path, create):
     assert path.read_bytes() == before
 
 
-def test_a_store_that_lacks_a_table(stored):
-    alter(stored, "DROP TABLE measurement")
-    refused(f"sqlite:///{stored}", "damaged .*'measurement'")
+@pytest.mark.parametrize("table", ["measurement", "completion"])
+def test_a_store_that_lacks_a_table(stored, table):
+    alter(stored, f"DROP TABLE {table}")
+    refused(f"sqlite:///{stored}", f"damaged .*'{table}'")
 
 
 def test_a_store_with_foreign_values(stored):
     with Store.open(f"sqlite:///{stored}") as store:
         with store._reading() as connection:
-            rows = [*stored_rows(connection, dict(stored_runs(connection)))]
+            rows = [*stored_rows(connection, stored_runs(connection))]
         for row in rows:
             checksum = row._replace(samples=b"0").crc
             alter(
@@ -175,7 +212,7 @@ def test_a_locked_store_is_left_after_a_while(stored, varied, make, make_run, mo
 
 def test_a_lock_of_a_server_is_waited_for_a_while(server, make, make_run, monkeypatch):
     monkeypatch.setattr(connect, "BUSY_SECONDS", 0.2)
-    other = sa.create_engine(parse(server))
+    other = sa.create_engine(StoreUrl.of(server).url)
     with Store.open(server) as store:
         store.begin_run(make_run())
         with other.connect() as holding:
@@ -190,7 +227,7 @@ def test_a_lock_of_a_server_is_waited_for_a_while(server, make, make_run, monkey
 
 def test_a_role_that_may_only_read_is_told_so_before_anything_is_measured(server, make, make_run):
     record(server, make_run(), [make()])
-    admin = sa.create_engine(parse(server), isolation_level="AUTOCOMMIT")
+    admin = sa.create_engine(StoreUrl.of(server).url, isolation_level="AUTOCOMMIT")
     reader = admin.url.set(username="normtune_reader", password="p@ss/word")
     with admin.connect() as opened:
         opened.execute(sa.text("CREATE ROLE normtune_reader LOGIN PASSWORD 'p@ss/word'"))
@@ -199,14 +236,18 @@ def test_a_role_that_may_only_read_is_told_so_before_anything_is_measured(server
             url = reader.render_as_string(hide_password=False)
             assert len(loaded(url).frame) == 1
             refused(
-                url, r"cannot be used \(permission denied for table run\): to write to it, grant this role SELECT, INS"
+                url,
+                r"cannot be used \(permission denied for table config\): to write to it, grant this role SELECT, INS",
             )
-            opened.execute(sa.text("GRANT INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO normtune_reader"))
-            refused(url, r"permission denied for sequence run_id_seq")
+            opened.execute(sa.text("GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO normtune_reader"))
+            refused(url, r"permission denied for sequence config_id_seq")
             opened.execute(sa.text("GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO normtune_reader"))
             with Store.open(url) as store:
                 store.begin_run(make_run(2))
-                assert len(store.runs()) == 2
+                store.drop(make_run(2).id)
+                assert len(store.runs(dropped=True)) == 2
+            make_former(server)
+            refused(url, r"permission denied for schema public\): .*, and let its owner open it once")
         finally:
             opened.execute(sa.text("DROP OWNED BY normtune_reader"))
             opened.execute(sa.text("DROP ROLE normtune_reader"))
@@ -301,13 +342,13 @@ def test_other_options_of_sqlite_are_refused(tmp_path, create, options):
 
 def test_the_url_comes_from_the_option_then_the_variable_then_the_default(monkeypatch):
     monkeypatch.delenv("NORMTUNE_STORE", raising=False)
-    assert resolve_url(None) == "sqlite:///normtune.db"
+    assert StoreUrl.of(None).path == Path("normtune.db")
     monkeypatch.setenv("NORMTUNE_STORE", "fleet.db")
-    assert resolve_url(None) == "sqlite:///fleet.db"
-    assert resolve_url("/data/x y.db") == "sqlite:////data/x y.db"
-    assert resolve_url("postgresql://h/db") == "postgresql://h/db"
+    assert StoreUrl.of(None).path == Path("fleet.db")
+    assert StoreUrl.of("/data/x y.db").path == Path("/data/x y.db")
+    assert StoreUrl.of("postgresql://h/db").name == "postgresql+psycopg://h/db"
     monkeypatch.setenv("NORMTUNE_STORE", "")
-    assert resolve_url(None) == "sqlite:///normtune.db"
+    assert StoreUrl.of(None).path == Path("normtune.db")
 
 
 @pytest.mark.parametrize(
@@ -322,17 +363,18 @@ def test_the_url_comes_from_the_option_then_the_variable_then_the_default(monkey
 )
 def test_a_url_that_cannot_be_a_store(value, told):
     with pytest.raises(UsageError, match=told):
-        resolve_url(value)
+        StoreUrl.of(value)
 
 
 def test_the_variable_is_named_when_it_is_wrong(monkeypatch):
     monkeypatch.setenv("NORMTUNE_STORE", "redis://h")
     with pytest.raises(UsageError, match="NORMTUNE_STORE is a URL of 'redis'"):
-        resolve_url(None)
+        StoreUrl.of(None)
 
 
 def test_a_bare_path_with_odd_characters_is_that_file(tmp_path, varied):
-    path = tmp_path / "50% & #1 äö.db"
-    merge(resolve_url(str(path)), varied)
-    assert path.is_file()
-    assert [name for name in os.listdir(tmp_path)] == [path.name]
+    names = ["50% & #1 äö.db", "50%41@+.db"]
+    for name in names:
+        merge(tmp_path / name, varied)
+        assert StoreUrl.of(tmp_path / name).name == str(tmp_path / name)
+    assert sorted(os.listdir(tmp_path)) == sorted(names)

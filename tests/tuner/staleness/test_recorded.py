@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from normtune.errors import NormtuneError
-from normtune.kernels import alignment, operator
+from normtune.kernels import operator
 from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.key import Key
 from normtune.kernels.rms_norm import forward
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.target import target_for
-from normtune.kernels.tiles import launch
 from normtune.results.evidence import Evidence
-from normtune.results.exchange.recording import load_recording
+from normtune.results.exchange import recording
+from normtune.results.exchange.recorded_code import Cell, RecordedCode
+from normtune.results.exchange.recording import load_recording, recorded_code, recordings, write_code, write_recording
 from normtune.results.records import Measurement, Run
 from normtune.tests.tuner.benches import DEVICE
 from normtune.tuner.staleness import recorded
 from normtune.tuner.staleness.code import triton_version
-from normtune.tuner.staleness.recorded import Cell, cell_of, difference, pairs_of, path_of, read, record, write
+from normtune.tuner.staleness.recorded import difference, record
 
 KERNELS = inspect.getsource(forward)
 # Other sources of the same code.
@@ -43,73 +43,72 @@ def evidence(toy) -> Evidence:
 
 
 @pytest.fixture
-def known(evidence, tmp_path, monkeypatch) -> Evidence:
-    """The recording, its digests beside it."""
-    monkeypatch.setattr(recorded.recording, "FOLDER", tmp_path)
-    code = record(evidence)
-    assert sorted(code.cells) == CELLS
-    write(code, path_of("made-up"))
-    assert read("made-up", evidence) == code
-    assert difference(code, evidence, CELLS) == ((), (), "")
-    return evidence
+def digested(evidence, tmp_path, monkeypatch) -> Evidence:
+    """A recording with digests."""
+    monkeypatch.setattr(recording, "FOLDER", tmp_path)
+    write_recording(evidence, "made-up", tmp_path)
+    code = record(evidence, CELLS)
+    write_code(code, "made-up", {})
+    assert recorded_code("made-up") == code and sorted(code.cells) == CELLS
+    loaded = load_recording("made-up")
+    assert loaded.digest() == evidence.digest() and loaded.codes() == {}
+    assert difference(code, loaded, CELLS) == ((), (), "")
+    return loaded
 
 
 @pytest.mark.slow
-def test_a_moved_kernel_is_suspect_and_did_not_change(toy, known):
+def test_a_moved_kernel_is_suspect_and_did_not_change(toy, digested):
     toy.kernels("moved", REFACTORED)
-    assert difference(read("made-up", known), known, CELLS) == (("toy",), (), "")
+    assert difference(recorded_code("made-up"), digested, CELLS) == (("toy",), (), "")
     with pytest.raises(NormtuneError, match="the kernels of toy changed since they were recorded"):
-        record(known)
+        record(digested, CELLS)
 
 
 @pytest.mark.slow
-def test_the_cells_whose_arithmetic_changed_are_named_if_they_were_asked_for(toy, known):
+def test_the_cells_whose_arithmetic_changed_are_named_if_they_were_asked_for(toy, digested, monkeypatch):
     toy.kernels("toy_kernels", KERNELS.replace("b_square += rounded(b_x * b_x", "b_square += 1.0 + rounded(b_x * b_x"))
-    assert difference(read("made-up", known), known, CELLS) == (("toy",), (CELLS[1],), "")
-    assert difference(read("made-up", known), known, CELLS[:1]) == (("toy",), (), "")
+    code = recorded_code("made-up")
+    assert difference(code, digested, CELLS) == (("toy",), (CELLS[1],), "")
+    assert difference(code, digested, CELLS[:1]) == (("toy",), (), "")
+    # Another Triton may compile to equal code, which is proof, or to other code, which says nothing of the sources.
+    older = code._replace(triton="0.1")
+    assert difference(older, digested, CELLS[:1]) == (("toy",), (), "")
+    assert "are of Triton 0.1, here is" in difference(older, digested, CELLS).undecided
 
 
 @pytest.mark.slow
-def test_a_launch_that_changed_outside_of_the_sources_is_noticed(known, monkeypatch):
-    monkeypatch.setattr(launch, "alignment_of", lambda *extents: alignment.alignment_of(8, *extents))
-    assert difference(read("made-up", known), known, CELLS).changed == tuple(CELLS)
-
-
-@pytest.mark.slow
-def test_without_this_triton_or_digests_the_sources_decide(toy, known, monkeypatch):
+def test_without_triton_or_digests_the_sources_decide(toy, digested, monkeypatch):
     toy.kernels("moved", REFACTORED)
-    monkeypatch.setattr(recorded, "triton_version", lambda: "9.9")
-    assert difference(read("made-up", known), known, CELLS).undecided.endswith("here is 9.9")
-    path_of("made-up").unlink()
-    assert difference(read("made-up", known), known, CELLS) == (
-        ("toy",),
-        (),
-        "the measurements have no digests of their code",
-    )
+    code = recorded_code("made-up")
+    for known, reason in (
+        (RecordedCode(), "the measurements have no digests of their code"),
+        (code._replace(cells={CELLS[0]: b"digest"}), "1 of the table's 2 configs by hidden size have no digest"),
+    ):
+        change = difference(known, digested, CELLS)
+        assert (change.suspects, change.changed) == (("toy",), ()) and change.undecided.startswith(reason)
+    monkeypatch.setattr(recorded, "triton_version", lambda: "")
+    assert difference(code, digested, CELLS).undecided == "triton, which compiles the kernels, is not installed"
+
+
+def test_digests_stay_with_new_fingerprints_and_are_of_the_present_files(evidence, tmp_path, monkeypatch):
+    monkeypatch.setattr(recording, "FOLDER", tmp_path)
+    write_recording(evidence, "made-up", tmp_path)
+    assert recorded_code("made-up") == RecordedCode()
+    code = RecordedCode("3.7.1", {CELLS[0]: b"digest"})
+    write_code(code, "made-up", {"toy": "sha256:new", "other": "sha256:other"})
+    assert recorded_code("made-up") == code
+    after = load_recording("made-up")
+    assert set(after.frame["fingerprint"]) == {"sha256:new"}
+    marks = evidence.frame.assign(fingerprint="sha256:new")
+    assert after.digest() == Evidence(marks, evidence.runs).digest()
 
 
 @pytest.mark.slow
-def test_digests_of_another_recording_are_none_and_damaged_ones_an_error(known):
-    path = path_of("made-up")
-    text = path.read_text()
-    for other in (("sha256:", "sha256:0"), ("toy bfloat16 2048", "toy bfloat16 4096")):
-        path.write_text(text.replace(*other))
-        assert read("made-up", known) is None
-    assert read("(" * 300, known) is None  # no file has such a name
-    path.write_text(text[:-20])
-    with pytest.raises(NormtuneError, match="is damaged"):
-        read("made-up", known)
-
-
-@pytest.mark.slow
-def test_the_digests_of_the_shipped_recording_are_those_of_the_present_kernels():
-    # Not by `difference` alone, which compares no code while sources and launches are the recorded ones.
-    evidence = load_recording("nvidia-h200", None)
-    code = read("nvidia-h200", evidence)
-    assert code is not None
+@pytest.mark.parametrize("name", recordings())
+def test_the_digests_of_a_shipped_recording_are_those_of_the_present_kernels(name):
+    # Not by `difference`, which compares no code while the sources are the recorded ones.
+    evidence, code = load_recording(name, None), recorded_code(name)
     if code.triton != triton_version():
         pytest.skip(f"digests of Triton {code.triton}")
-    sample = sorted(code.cells)[:: len(code.cells) // 6]
-    pairs = [pair for pair in pairs_of(evidence) if cell_of(*pair) in sample]
-    digests = recorded._digests(pairs, target_for("sm_90", 132))
-    assert digests == {cell: code.cells[cell] for cell in sample}
+    sample = sorted(code.cells)[:: len(code.cells) // 2]
+    assert record(evidence, sample).cells == {cell: code.cells[cell] for cell in sample}

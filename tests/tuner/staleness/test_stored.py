@@ -17,7 +17,8 @@ from normtune.results.api import export_data
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
-from normtune.results.records import Coverage, TimedCode
+from normtune.results.exchange.recorded_code import cell_of, code_of, pairs_of
+from normtune.results.records import Coverage, TimedCode, launch_digest
 from normtune.tests.heuristics.made_up import as_command
 from normtune.tests.results.stores import alter
 from normtune.tests.tuner.benches import DEVICE, search_of, sweep
@@ -26,9 +27,9 @@ from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.plan import Plan, Task, candidates
 from normtune.tuner.plan.resume import previous_of, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.staleness import recorded, stored
-from normtune.tuner.staleness.recorded import cell_of, difference, pairs_of, record
-from normtune.tuner.staleness.stored import OTHER_CODE, Comparison, compare, compare_instructions
+from normtune.tuner.staleness import stored
+from normtune.tuner.staleness.recorded import difference, record
+from normtune.tuner.staleness.stored import OTHER_CODE, Comparison, compare
 
 TARGET = TARGETS["sm_90"]
 KERNELS = inspect.getsource(forward)  # what `toy` begins with
@@ -141,7 +142,7 @@ def test_the_code_of_imported_measurements_is_known(toy, measured, tmp_path):
 @pytest.mark.slow
 def test_a_table_of_exported_evidence_is_judged_by_the_code_of_its_configs(toy, measured, tmp_path):
     source = measured.load()
-    assert recorded.of(source) == record(source)
+    assert code_of(source) == record(source, {cell_of(*pair) for pair in pairs_of(source)})
     write_parquet(source, tmp_path / "data.parquet")
     table = tmp_path / "table.py"
     table.write_text(module_text(fit(source), as_command("normtune fit --evidence data.parquet --out table.py")))
@@ -161,13 +162,13 @@ def test_measurements_of_which_some_have_no_code_are_judged_by_their_sources(toy
     partly = Evidence.from_measurements(
         [item._replace(code=None) if item.problem.rows == 64 else item for item in items], measured.load().runs
     )
-    code = recorded.of(partly)
-    assert code is not None and (code.launches, code.cells) == ({}, {})
     toy.kernels("moved", REFACTORED)
     cells = {cell_of(*pair) for pair in pairs_of(partly)}
-    found = difference(code, partly, cells)
+    assert code_of(partly).cells == {}
+    some = code_of(measured.load())
+    found = difference(some._replace(cells=dict([*some.cells.items()][:1])), partly, cells)
     assert found.suspects == ("toy",)
-    assert found.undecided == "3 of the table's 3 configs by hidden size were timed without a digest of their code"
+    assert found.undecided == "2 of the table's 3 configs by hidden size have no digest of their code"
 
 
 @pytest.mark.long
@@ -193,40 +194,43 @@ def test_what_a_change_of_arithmetic_touches_is_measured_again_and_nothing_else(
 
 
 @pytest.mark.slow
-def test_other_launches_of_the_same_sources_are_noticed(toy, measured, monkeypatch):
-    with monkeypatch.context() as patch:
+def test_other_launches_of_the_same_sources_are_noticed(toy, measured, bench, monkeypatch):
+    before = measured.coverage(DEVICE)
+    with monkeypatch.context() as patch:  # other arguments, which the compiler turns into the same code
         patch.setattr(launch, "alignment_of", lambda *extents: alignment.alignment_of(8, *extents))
+        assert (len(renew(measured).same), renew(measured).changed) == (6, ())
+    with monkeypatch.context() as patch:
+        patch.setattr(launch, "alignment_of", lambda *extents: alignment.alignment_of(1, *extents))
         found = renew(measured)
-        assert (found.same, len(found.changed)) == ((), 6)
-        assert asked(missing(whole(), measured.coverage(DEVICE))) == {"row", "persistent", "split"}
-    assert len(renew(measured).same) == 6
-    assert missing(whole(), measured.coverage(DEVICE)) == []
+        assert (found.same, len(found.changed), found.fingerprints) == ((), 6, {})
+        assert {found.applied(before)[pair].why_stale for pair in found.changed} == {OTHER_CODE}
+        assert asked(missing(whole(), found.applied(before))) == {"row", "persistent", "split"}
+        assert asked(stale_plan(found.applied(before), TARGET).tasks) == {"row", "persistent", "split"}
+        assert sweep(bench(), measured, whole(), Adaptive, stored=found.applied(before)).problems == len(SHAPES)
+        assert renew(measured).changed == () and missing(whole(), measured.coverage(DEVICE)) == []
+    evidence = measured.load()
+    newest = [row for row in evidence.measurements() if row.config == COPY or row.run == evidence.runs[-1].id]
+    assert len(evidence.frame) > len(newest) == len(evidence.current().frame)
+    assert len(renew(measured).changed) == 6
+    assert compare(before, TARGET).lines == () and missing(whole(), before) == []
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("present", "reason"),
-    [
-        ("9.9", "they were compiled by Triton 3.7.1, here is 9.9"),
-        ("", "triton, which compiles the kernels, is not installed"),
-    ],
-)
-def test_where_code_cannot_be_compared_the_sources_decide_and_the_reason_is_told(
-    toy, measured, monkeypatch, present, reason
-):
-    monkeypatch.setattr(stored, "triton_version", lambda: present)
+def test_without_triton_the_sources_decide_and_the_reason_is_told(toy, measured, monkeypatch):
+    monkeypatch.setattr(stored, "triton_version", lambda: "")
     assert renew(measured).lines == ()
     toy.kernels("moved", REFACTORED)
     (line,) = renew(measured).lines
-    assert reason.replace("3.7.1", measured.coverage(DEVICE).popitem()[1].triton) in line
-    assert line.startswith("the kernels' sources changed, 6 stored measurements count as stale by them: ")
+    assert line == (
+        "the kernels' sources changed, 6 stored measurements count as stale by them: triton, which compiles the "
+        "kernels, is not installed"
+    )
     assert asked(missing(whole(), measured.coverage(DEVICE))) == {"row", "persistent", "split"}
 
 
 @pytest.mark.long
 def test_stores_without_codes_are_judged_by_their_sources(toy, measured, tmp_path):
-    alter(tmp_path / "store.db", "UPDATE measurement SET launch = NULL, code = NULL, machine_code = NULL")
+    alter(tmp_path / "store.db", "UPDATE measurement SET launch = NULL, assembly = NULL")
     assert renew(measured).lines == ()
     toy.kernels("moved", REFACTORED)
     (line,) = renew(measured).lines
@@ -241,27 +245,43 @@ def test_a_changed_fingerprint_leaves_measurements_whole(toy, measured):
     assert measured.load().frame["samples"].map(bytes).tolist() == digest and not measured.damage
 
 
-def test_measurements_of_another_triton_without_instructions_to_compare_count_as_changed(monkeypatch):
+def test_what_another_triton_compiled_is_compared_where_asked_for(monkeypatch):
     spec = operator.operator("rms_norm_forward")
     problem = spec.problem(64, 256, "bfloat16")
-    row, other, present, old = (RMSNormConfig("row", num_warps=warps) for warps in (1, 2, 4, 8))
+    same, other, undigested, present, old = (RMSNormConfig("row", num_warps=warps) for warps in (1, 2, 4, 8, 16))
     current = fingerprint.fingerprint(spec)
-    code = TimedCode(b"l" * 8, b"c" * 16, b"m" * 16)
+    launch_of = {one: spec.launch_of(one, problem, TARGET) for one in (same, other, undigested, present, old)}
+    code_of = {one: TimedCode(launch_digest(launch), b"x" * 16) for one, launch in launch_of.items()}
     held = {
-        (problem, row): Coverage("ok", current, 16, 10, code, "0.1"),
-        (problem, other): Coverage("ok", current, 16, 10, code._replace(machine=b""), "0.1"),
-        (problem, present): Coverage("ok", current, 16, 10, code, "9.9"),
-        (problem, old): Coverage("ok", "sha256:old", 16, 10, code, "0.1"),
+        (problem, same): Coverage("ok", current, 16, 10, code_of[same], "0.1"),
+        (problem, other): Coverage("ok", current, 16, 10, code_of[other]._replace(assembly=b"y" * 16), "0.1"),
+        (problem, undigested): Coverage("ok", current, 16, 10, code_of[undigested]._replace(assembly=b""), "0.1"),
+        (problem, present): Coverage("ok", current, 16, 10, code_of[present], "9.9"),
+        (problem, old): Coverage("ok", "sha256:old", 16, 10, code_of[old], "0.1"),
         (problem, COPY): Coverage("ok", current, 16, 10),
     }
+    compiled = []
+
+    def codes_of(pairs, *_):
+        compiled.extend(pairs)
+        return {(problem, launch): TimedCode(launch_digest(launch), b"x" * 16) for problem, launch in compiled}
+
     monkeypatch.setattr(stored, "triton_version", lambda: "9.9")
-    monkeypatch.setattr(stored, "codes_of", lambda pairs, *_, is_compiled: dict.fromkeys(pairs, code))
-    found = compare_instructions(held, TARGET)
-    assert (found.same, found.changed) == (((problem, row),), ((problem, other),))
-    assert found.fingerprints == {(problem, other): (current, current + OTHER_CODE)}
-    assert found.applied(held)[problem, other].fingerprint == current + OTHER_CODE
-    assert found.lines[-1] == "1 without a stored digest of their instructions are measured again"
-    monkeypatch.setattr(stored, "codes_of", lambda *_, is_compiled: {})
-    assert compare_instructions(held, TARGET).changed == ((problem, row), (problem, other))
-    monkeypatch.setattr(stored, "triton_version", lambda: "")
-    assert compare_instructions(held, TARGET).lines == ()
+    monkeypatch.setattr(stored, "codes_of", codes_of)
+    found = compare(held, TARGET, across_tritons=True)
+    assert {launch for _, launch in compiled} == {launch_of[same], launch_of[other], launch_of[old]}
+    assert found.same == ((problem, same), (problem, old))
+    assert found.changed == ((problem, other), (problem, undigested))
+    assert found.fingerprints == {(problem, old): ("sha256:old", current)}
+    assert {pair[1]: one.why_stale for pair, one in found.applied(held).items() if one.why_stale} == {
+        other: OTHER_CODE,
+        undigested: OTHER_CODE,
+    }
+    assert found.lines[:2] == (
+        "the kernels' sources changed, the compiled code of 1 stored measurement did not: kept",
+        "Triton 9.9 compiles 1 of 3 stored measurements to the same code",
+    )
+    assert found.lines[-1] == "1 by another Triton without a digest of their code are measured again"
+    # Without being asked, a sweep compares what has other sources alone.
+    assert compare(held, TARGET).same == ((problem, old),) and compare(held, TARGET).changed == ()
+    assert "they are of 1 binaries" in compare(held, TARGET, most_binaries=0).undecided

@@ -1,6 +1,6 @@
 """Compiles a job with a Triton that lacks one of the interfaces which the digest reads, each in turn.
 
-Out: a line for each: its object, its name, the job's status, whether the code has a digest, why it has none.
+Out: a line for each: its object, its name, the job's status, whether the digest needed a binary.
 """
 
 import sys
@@ -11,7 +11,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.tuner.compiling import compiler
 from normtune.tuner.plan.binaries import Job
-from normtune.tuner.staleness.code import Frontend
+from normtune.tuner.staleness.code import Assembler
 
 MODULES = ("triton", "triton._C.libtriton", "triton.compiler", "triton.runtime.driver")
 VIEWED = {
@@ -51,9 +51,9 @@ def compiled(job, gone=()):
     for call in compiler._calls(job.problem, job.launch):
         for kept, keys, *_ in call.kernel.device_caches.values():
             kept.clear(), keys.clear()
-    compiler._FRONTEND = Frontend()
+    compiler._ASSEMBLER = Assembler()
     real = {name: sys.modules[name] for name in MODULES}
-    digest = Frontend.of_call
+    digest = Assembler.of_call
 
     def of_call(self, call):
         sys.modules.update({name: View(module, name, read, gone) for name, module in real.items()})
@@ -62,11 +62,11 @@ def compiled(job, gone=()):
         finally:
             sys.modules.update(real)
 
-    Frontend.of_call = of_call
+    Assembler.of_call = of_call
     try:
-        return compiler.compile_job(job, False), read
+        return compiler.compile_job(job, False, only_codes=True), read
     finally:
-        Frontend.of_call = digest
+        Assembler.of_call = digest
 
 
 compiler.activate("sm_90", 0, tempfile.mkdtemp())
@@ -75,9 +75,9 @@ problem = spec.problem(64, 256, "bfloat16")
 launch = spec.launch(spec.default_config(problem, TARGETS["sm_90"]), problem, TARGETS["sm_90"])
 job = Job(problem, launch, ((problem, launch),))
 whole, read = compiled(job)
-assert (whole.status, whole.undigested) == ("ok", "") and whole.codes[0].code
+assert (whole.status, whole.undigested) == ("ok", "") and whole.codes[0].assembly
 for gone in read:
     done, _ = compiled(job, {gone})
     (code,) = done.codes
-    assert code in (whole.codes[0], whole.codes[0]._replace(code=b""))
-    print(*gone, done.status, bool(code.code), done.undigested, sep="|")
+    assert code == whole.codes[0]
+    print(*gone, done.status, bool(done.kernels), sep="|")
