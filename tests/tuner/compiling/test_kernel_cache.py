@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
@@ -91,7 +92,11 @@ def test_a_sweep_finds_all_binaries_in_a_folder_of_another_machine_and_compiles_
     assert not own_cache.exists()
     folder = moved(tmp_path / "out")
     before = files(folder)
+    assert {file.suffix for file in before} == {".json", ".cubin", ".ptx"}
     cache = swept(plan, tmp_path, folder)
+    with Store.open(tmp_path / "store.db") as store:
+        codes = [item.code for item in store.load().measurements() if item.config != COPY]
+    assert codes and all(code.assembly for code in codes)
     assert cache.line() == f"{done.binaries} of {done.binaries} binaries found in {folder}; compiled here: none"
     assert files(folder) == before and files(own_cache) == []
 
