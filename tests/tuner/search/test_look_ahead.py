@@ -74,7 +74,7 @@ def swept(monkeypatch, tmp_path):
     def run(search):
         bench, told = Bench(("normtune.tests.tuner.made_up_recording", "compiled_engine", ())), Told()
         with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
-            sweep(bench, store, recorded_plan(), search, progress=told)
+            sweep(bench, store, recorded_plan(), search, display=told)
         (pool,) = pools
         return pool, told
 
