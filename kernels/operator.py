@@ -43,8 +43,7 @@ class OperatorSpec:
         max_hidden: longest row that it takes.
         axes: two or three names of the sizes that functions of its tables take, with those that a sweep takes where
             none are given; empty for those of its grid, up to `max_hidden`. A third one is the last of `sizes`, too.
-        derived: a size computed from those, on which trees may have thresholds, too: `m * n`,
-            `cdiv(m, 64) * n`; empty for none.
+        derived: a size computed from those, which may have thresholds, too: `cdiv(m, 64) * n`; empty for none.
         buffers: tensors of a problem, in the order of the launch.
         scalars: the other arguments of kernels and reference, by name, with the values of gate and timing.
         space: (space name, problem, target) to candidate configs, before legality. They are `default` and
@@ -53,8 +52,7 @@ class OperatorSpec:
             `IllegalConfigError`. Legality never returns when rows or hidden grow, so a config that is legal at the
             largest shape of a region is legal all over it.
         default_config: (problem, target) to the config that is used without any table; rows do not matter.
-        kernel_module: dotted module with `calls(launch, problem, tensors, workspace, **scalars)`, the kernel calls
-            in order.
+        kernel_module: dotted module with `calls(launch, problem, tensors, workspace, **scalars)`, kernel calls.
         reference_module: dotted module with `inputs(problem, generator, device, hostile)` and
             `reference(problem, tensors, **scalars)`, for each output a value and the error it may have.
         wide_buffers: tensors that may be float32 whatever the dtype of the problem, which makes other binaries.
@@ -71,6 +69,7 @@ class OperatorSpec:
             depend on them: indices, lengths; not normal values.
         checks_resources: whether `resolve` refuses what needs too much shared memory, so that dtypes may share configs.
         leaves_out: (config, problem, target) to whether a sweep need not time a config of a space, although it may run.
+        reference_bytes: most memory of inputs, reference and tolerances, bytes per element of the largest tensor.
         may_reuse_dy: (launch, target) to whether a backward may write dx into the memory of dy; None if none may.
     """
 
@@ -97,6 +96,7 @@ class OperatorSpec:
     has_own_inputs: bool = False
     checks_resources: bool = True
     leaves_out: Callable[[Config, Problem, Target], bool] | None = None
+    reference_bytes: int = 105
     may_reuse_dy: Callable[[Any, Target], bool] | None = None
 
     def at(self, **sizes: int) -> Self:

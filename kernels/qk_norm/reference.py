@@ -18,8 +18,6 @@ from normtune.kernels.rounding import FLOAT32_EPSILON, Expected, unit_in_last_pl
 
 # A tolerance below the distance of any two numbers.
 _NOTHING = 1e-300
-# Most memory of `reference`, bytes per element of the largest tensor, of which sweeps leave out what does not fit.
-REFERENCE_BYTES = 120
 
 
 def inputs(problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool) -> dict[str, Tensor]:

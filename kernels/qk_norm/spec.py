@@ -130,6 +130,7 @@ qk_norm = register(
         axes={"rows": (), "hidden": HEAD_SIZES},
         is_default=False,
         limiting=(Rotary.NONE, Tables.ELEMENTS),
+        reference_bytes=120,
     )
 )
 

@@ -21,8 +21,6 @@ _ROUNDINGS = 8 * FLOAT32_EPSILON
 _UNDERFLOW = 2.0**-119
 # Keeps a tolerance of zero from dividing zero.
 _LEAST = 2.0**-160
-# Most memory of `reference`, bytes per element of the largest tensor, of which sweeps leave out what does not fit.
-REFERENCE_BYTES = 300
 
 
 def inputs(problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool) -> dict[str, Tensor]:

@@ -214,6 +214,7 @@ rms_norm_gated_forward = register(
         default_config=_forward_default,
         kernel_module="normtune.kernels.rms_norm_gated.forward",
         reference_module="normtune.kernels.rms_norm_gated.reference",
+        reference_bytes=300,
         is_default=False,
     )
 )
@@ -232,6 +233,7 @@ rms_norm_gated_backward = register(
         default_config=_backward_default,
         kernel_module="normtune.kernels.rms_norm_gated.backward",
         reference_module="normtune.kernels.rms_norm_gated.reference",
+        reference_bytes=300,
         is_default=False,
     )
 )

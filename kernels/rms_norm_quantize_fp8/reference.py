@@ -26,8 +26,6 @@ _NORM_ERROR = (RSTD_UNITS + 2) * FLOAT32_EPSILON
 _ROUNDING = FLOAT32_EPSILON / 2
 # The midpoint of an interval is itself rounded, in float64.
 _MIDPOINT_ERROR = 2.0**-50
-# Most memory of `reference`, bytes per element of the largest tensor, of which sweeps leave out what does not fit.
-REFERENCE_BYTES = 230
 
 
 class Bounds(NamedTuple):

@@ -168,6 +168,7 @@ def _register(scaling: str) -> OperatorSpec:
             scalars={"eps": 1e-6, "offset": 0.25, **({"least_amax": 1e-10} if is_computed else {})},
             is_default=False,
             limiting=(QuantizedDtype.E4M3FNUZ, Residual.WIDE, Amax.NONE),
+            reference_bytes=230,
         )
     )
 

@@ -34,9 +34,6 @@ LARGE, MOST_PAIRS = 2048, 100_000
 LEFT_OUT = "only in the default space"
 # Usable share of the free memory: other processes may take some during the sweep.
 _SHARE_OF_FREE = 0.95
-# Memory of the float64 reference (inputs, results, tolerances, intermediates), bytes per element of the largest tensor,
-# of operators whose module of the reference has no `REFERENCE_BYTES`.
-REFERENCE_BYTES = 105
 # Context, loaded kernels, evicting read and sentinel of the timing, the allocator's overhead.
 _FIXED_BYTES = 1 << 30
 
@@ -270,5 +267,4 @@ def peak_bytes(problem: Problem) -> int:
     # Each lead-in and timed launch has its own slices, and the copy has as many.
     timing = 2 * (1 + timed_launches(footprint)) * footprint
     largest = max(prod(buffer.shape) for buffer in spec.buffers(problem))  # for qk_norm, all heads of a token
-    reference = getattr(spec.references(), "REFERENCE_BYTES", REFERENCE_BYTES)
-    return _FIXED_BYTES + timing + reference * largest
+    return _FIXED_BYTES + timing + spec.reference_bytes * largest

@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_leaves
 from normtune.heuristics.regret.legality import all_variants
 from normtune.kernels.config_space import spread
 from normtune.kernels.operator import operators
-from normtune.tuner.plan.plan import REFERENCE_BYTES
 
 
 class LiveBytes(TorchDispatchMode):
@@ -40,7 +39,6 @@ class LiveBytes(TorchDispatchMode):
 def test_a_reference_takes_no_more_memory_than_is_foretold(name):
     spec = operators()[name]
     references, dtype = spec.references(), spec.dtypes[-1]
-    most = getattr(references, "REFERENCE_BYTES", REFERENCE_BYTES)
     taken = []
     for variant in spread(all_variants(spec), 20):
         problem = spec.problem(16, 128 if "qk_norm" in name else 1024, dtype, variant)
@@ -49,5 +47,5 @@ def test_a_reference_takes_no_more_memory_than_is_foretold(name):
             expected = dict(references.reference(problem, tensors, **spec.scalars))
         assert expected
         taken.append(memory.peak / max(prod(buffer.shape) for buffer in spec.buffers(problem)))
-    assert max(taken) <= most
+    assert max(taken) <= spec.reference_bytes
     assert max(taken) > 16  # a value and its tolerance
