@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from normtune.kernels.config import Config
@@ -215,7 +216,7 @@ class _Group:
 
         Args:
             lane: the device.
-            waits: whether to wait for the binaries of the first task if none is ready.
+            waits: whether to wait for the binaries of a task if none is ready.
         """
         busy = {other.task.problem for other in self.lanes if other.task}
         excluded = busy | {problem for problem, owner in self._owners.items() if owner is not lane}
@@ -235,22 +236,14 @@ class _Group:
 
     def _next(self, bench: Bench, excluded: set[Problem], waits: bool) -> Task | None:
         """The next task with compiled binaries that ends in time; None without one."""
-        slack = self._pace.slack()
-        if slack < 0:
-            return None
-        bench.prepare(self._search.ask(), self._on_compiled)
-        waiting: list[Task] = []
-        for task in self._search.ask():
-            if task.problem in excluded:
-                continue
-            if bench.compiled(task, 0.0):
-                return task
-            waiting.append(task)
-            if len(waiting) == _OVERTAKEN:
-                break
-        if not waiting or not waits:
-            return None
-        return waiting[0] if bench.compiled(waiting[0], None if math.isinf(slack) else slack) else None
+        while self._pace.slack() >= 0:
+            bench.prepare(self._search.ask(), self._on_compiled)
+            tasks = [*islice((task for task in self._search.ask() if task.problem not in excluded), _OVERTAKEN)]
+            ready = next((task for task in tasks if bench.compiled(task, 0.0)), None)
+            if ready or not tasks or not waits:
+                return ready
+            bench.compiled(tasks[0], _STARVED_SECONDS)  # then whichever is ready
+        return None
 
     def _shared_task(self, lane: "_Lane", is_over: bool) -> Task | None:
         """The next task that every device measures, once the search is over."""
