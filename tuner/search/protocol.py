@@ -84,7 +84,7 @@ class Search(ABC):
 
     Attributes:
         name: in the registry, and in the protocol of the stored run.
-        leaves_out: whether it leaves configs out; it then takes `advice`, `seed` and `most`.
+        leaves_out: whether it leaves configs out; it then takes `advice`, `seed`, `most`, `devices`.
     """
 
     name: str

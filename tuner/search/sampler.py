@@ -30,7 +30,10 @@ PROPOSALS, _TRIALS, _OPEN, SHARE, LEAST = 4, 32, 4, 0.1, 24
 
 
 class SamplerSearch(Search):
-    """A `protocol.Search`. A subclass has the sampler; `most` bounds the configs of a problem."""
+    """A `protocol.Search`. A subclass has the sampler; `most` bounds the configs of a problem.
+
+    `devices` share it, each with problems of its own in progress.
+    """
 
     leaves_out = True
     sampler: Callable[..., optuna.samplers.BaseSampler]
@@ -42,7 +45,9 @@ class SamplerSearch(Search):
         seed: int = 0,
         most: int | None = None,
         advice: ConfigsOf | None = None,
+        devices: int = 1,
     ) -> None:
+        self._most_open = _OPEN * devices
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", ".*is experimental|Clip non-finite values")
         self._studies: dict[Problem, _ProblemStudy] = {}
@@ -64,7 +69,7 @@ class SamplerSearch(Search):
     def ask(self) -> Iterator[Task]:
         """The next task of a few problems; the same ones until one of them is measured."""
         try:
-            yield from map(_ProblemStudy.next, self._undone()[:_OPEN])
+            yield from map(_ProblemStudy.next, self._undone()[: self._most_open])
         except ImportError as error:
             raise UsageError(f"strategy {self.name} needs a package that is not installed: {error}") from None
 

@@ -35,6 +35,7 @@ class Kind(NamedTuple):
     Attributes:
         device: the first of them.
         target: its limits.
+        devices: number of them.
         free_bytes: least free memory of them; None for no limit.
         always: the configs that are timed on them at each problem.
         key: of the request, see `Request.key`.
@@ -42,6 +43,7 @@ class Kind(NamedTuple):
 
     device: Device
     target: Target
+    devices: int
     free_bytes: int | None
     always: ConfigsOf
     key: str | None
@@ -51,7 +53,7 @@ class Kind(NamedTuple):
         """The kind of these devices, which are alike."""
         first, free = devices[0], [one.free_bytes for one in devices if one.free_bytes is not None]
         always = request.always(problems, first.device, first.target)
-        return cls(first.device, first.target, min(free, default=None), always, request.key(always))
+        return cls(first.device, first.target, len(devices), min(free, default=None), always, request.key(always))
 
     def is_of(self, device: Bench | Identity) -> bool:
         """Whether a device is of this kind."""
@@ -155,7 +157,7 @@ def prepare(request: Request, scope: Scope, store: Store | None, kind: Kind) -> 
     chosen = fitting(requested, kind.free_bytes)
     previous = previous_of(stored, {task.problem.operator for task in chosen.tasks}, request.retry_failed)
     advice = warm_start(chosen, kind.always, target) if request.leaves_out else None
-    search = request.search(advice)(chosen.tasks, previous)
+    search = request.search(advice, kind.devices)(chosen.tasks, previous)
     key = kind.key if chosen.tasks == requested.tasks else None
     work = Work.of(chosen, search, stored, option, key)
     is_empty = request.stale and not chosen.tasks

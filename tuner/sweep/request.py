@@ -172,11 +172,12 @@ class Request(SweepOptions):
         """The name of the space, or the configs of a recording."""
         return recorded(problems, device, self.regime) if self.chosen.space == RECORDED else self.chosen.space
 
-    def search(self, advice: ConfigsOf | None = None) -> Strategy:
-        """The strategy; a search that leaves configs out begins with those in `advice`."""
+    def search(self, advice: ConfigsOf | None, devices: int) -> Strategy:
+        """The strategy; a search that leaves configs out begins with those in `advice` and knows its devices."""
         chosen: Callable[..., Search] = search(self.chosen.strategy)
         options: dict[str, Any] = {} if self.seed is None else {"seed": self.seed}
-        return partial(chosen, **options, advice=advice) if self.leaves_out else partial(chosen, **options)
+        options |= {"advice": advice, "devices": devices} if self.leaves_out else {}
+        return partial(chosen, **options)
 
     def key(self, always: ConfigsOf) -> str | None:
         """Key of the request, see `resume.key_of`; None if the unmeasured rest follows from the store."""

@@ -35,7 +35,7 @@ from normtune.tuner.search.protocol import Batch, Previous, Race, Search
 from normtune.tuner.search.rounds import close_to_best
 from normtune.tuner.timing.protocol import ALL_BLOCKS
 
-# Number of problems in progress at a time.
+# Number of problems in progress at a time, for each device.
 OPEN = 16
 # A config is timed in one block if it takes more than this many times as long as the best, and in full if it takes less
 # than the other many times.
@@ -54,6 +54,7 @@ class Plane(Search):
         most: most configs of a problem; None for those that are worth their time.
         until: log ratio that the untimed configs of a problem may still be expected to gain, instead of when none of
             them is worth its time; 0 times all.
+        devices: number of devices that share the search.
     """
 
     name = "plane"
@@ -67,7 +68,9 @@ class Plane(Search):
         seed: int = 0,
         most: int | None = None,
         until: float | None = None,
+        devices: int = 1,
     ) -> None:
+        self._most_open = OPEN * devices
         advised = advice or {}
         listed = (
             # A space without a list stands for some of its configs.
@@ -134,7 +137,7 @@ class Plane(Search):
     def _settle(self) -> None:
         """Replace finished open problems by waiting ones; afterwards the first open problem has a task."""
         while True:
-            while self._waiting and len(self._open) < OPEN:
+            while self._waiting and len(self._open) < self._most_open:
                 self._open.append(self._waiting.pop(0))
                 self._open[-1].look()
             if not self._open or self._open[0].next() is not None:
