@@ -6,7 +6,7 @@ In: the options of `normtune sweep`. Out: `Request`, with the resulting problems
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from numbers import Real
 from pathlib import Path
@@ -105,7 +105,7 @@ class Request(SweepOptions):
             raise UsageError("--effort and --refine are both given: --refine chooses shapes and configs")
         self._check_compiling()
 
-    @property
+    @cached_property
     def chosen(self) -> Effort:
         """Grid, space, strategy and budget: from the options, else from the effort.
 
