@@ -81,6 +81,7 @@ def measure(session: CheckSession, bench: Bench, seconds: float | None, store: S
     plan = fitting(Plan(tuple(probes_of), {}), bench.free_bytes)
     work = Work.of(plan, ProbeSearch(plan.tasks, session, probes_of), {})
     if not work.backlog.tasks:
+        bench.close()
         return work
     with ExitStack() as closing:
         if store is None:

@@ -158,7 +158,7 @@ class _Session:
         identities = self.devices.identities
         self._name(identities)
         kinds = [self._kind(group) for group in alike(identities)]
-        if not self.store or any(kind.is_unfinished(self.store, self.request.regime) for kind in kinds):
+        if not self.store or any(kind.key and not kind.is_complete for kind in kinds):
             self.devices.start()
         self.parts = [self._prepared(kind) for kind in kinds]
 
@@ -232,7 +232,7 @@ class _Session:
                 self.display.say(f"{count} x {line}" if count > 1 else line)
 
     def _kind(self, group: Sequence[Bench | Identity]) -> Kind:
-        return Kind.of(group, self.request, self.scope.problems)
+        return Kind.of(group, self.request, self.scope.problems, self.store)
 
     def _prepared(self, kind: Kind) -> Part:
         part = prepare(self.request, self.scope, self.store, kind)

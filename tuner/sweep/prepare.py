@@ -39,6 +39,7 @@ class Kind(NamedTuple):
         free_bytes: least free memory of them; None for no limit.
         always: the configs that are timed on them at each problem.
         key: of the request, see `Request.key`.
+        is_complete: whether the store says that the request was completed on them.
     """
 
     device: Device
@@ -47,21 +48,22 @@ class Kind(NamedTuple):
     free_bytes: int | None
     always: ConfigsOf
     key: str | None
+    is_complete: bool
 
     @classmethod
-    def of(cls, devices: Sequence[Bench | Identity], request: Request, problems: Sequence[Problem]) -> "Kind":
+    def of(
+        cls, devices: Sequence[Bench | Identity], request: Request, problems: Sequence[Problem], store: Store | None
+    ) -> "Kind":
         """The kind of these devices, which are alike."""
         first, free = devices[0], [one.free_bytes for one in devices if one.free_bytes is not None]
         always = request.always(problems, first.device, first.target)
-        return cls(first.device, first.target, len(devices), min(free, default=None), always, request.key(always))
+        key = request.key(always)
+        completed = store.completed_requests(first.device, request.regime) if store and key else set()
+        return cls(first.device, first.target, len(devices), min(free, default=None), always, key, key in completed)
 
     def is_of(self, device: Bench | Identity) -> bool:
         """Whether a device is of this kind."""
         return (device.device.kind, device.target) == (self.device.kind, self.target)
-
-    def is_unfinished(self, store: Store, regime: str) -> bool:
-        """Whether the store tells that something is left to measure for the request; False where it cannot."""
-        return self.key is not None and self.key not in store.completed_requests(self.device, regime)
 
 
 @dataclass(eq=False)
@@ -134,8 +136,8 @@ def prepare(request: Request, scope: Scope, store: Store | None, kind: Kind) -> 
         stored = comparison.applied(coverage)
         lines += [*comparison.lines, *filter(None, [store.ahead])]
     option = store.option if store else ""
-    is_complete = store and kind.key in store.completed_requests(device, request.regime) and not store.damage
-    if is_complete and not request.dry_run and not is_other_code(stored, scope.problems):
+    is_complete = kind.is_complete and not (store and store.damage) and not is_other_code(stored, scope.problems)
+    if is_complete and not request.dry_run:
         # Without a plan: that of a large space takes seconds, and so does the import of some searches.
         failed = without_times(stored, scope.problems)
         return Part(kind, lines, Summary(option, known=len(scope.problems), known_failed=failed), None)
