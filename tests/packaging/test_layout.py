@@ -25,7 +25,7 @@ class Room(NamedTuple):
 # What describes operators to planning and fit, which run where there is no GPU and no torch.
 LIGHT = (
     r"kernels/((__init__|alignment|arguments|box|call|config|config_space|definitions|derived_size|fingerprint|key|load_file|mode|operator|problem|random_trial|spec_faults|syntax"
-    r"|target|undeclared|(?!tablefile)\w+/(__init__|config|launch|modes|reuse|scales|trial))\.py)"
+    r"|target|undeclared|(?!tablefile)\w+/(__init__|config|launch|modes|operator|reuse|scales|trial))\.py)"
 )
 SPECS = r"kernels/\w+/(spec|space)\.py"
 # From the lowest to the highest: arrows point down, so each row names rows above it only.
@@ -404,4 +404,6 @@ def test_modules_are_small_and_say_what_they_do(root: Path, tracked: list[str]) 
     hand_written = [path for path in listed(root, tracked) if not path.startswith("heuristics/tables/")]
     assert not [path for path in hand_written if path.endswith("utils.py")]
     lengths = {path: len((root / path).read_text().splitlines()) for path in hand_written}
-    assert not {path: length for path, length in lengths.items() if length > 400}
+    # An operator is read top to bottom, in few files.
+    of_operator = re.compile(r"kernels/\w+/(kernels|launch|operator|function|reference)\.py")
+    assert not {path: of for path, of in lengths.items() if of > (900 if of_operator.fullmatch(path) else 400)}
