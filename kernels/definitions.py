@@ -29,6 +29,7 @@ _WITHOUT_EFFECT = (
     "triton.autotune",
     "triton.runtime.autotuner.autotune",
 )
+_NAMED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _OF_EVERY_MODULE = {"__name__", "__file__", "__doc__", "__package__", "__spec__"}
 
 
@@ -61,7 +62,7 @@ class Statement(NamedTuple):
     """A statement that was read.
 
     Attributes:
-        text: without what changes no launch, see `syntax.bare`.
+        text: without what changes no launch, see `syntax.bare`; functions and classes have numbers in place of names.
         names: those that it uses and does not bind itself, with their attributes, and what they stand for.
         place: its file and line, for messages.
     """
@@ -153,13 +154,20 @@ class Modules:
                 return any(name in _WITHOUT_EFFECT for one in named for name in one.libraries)
 
             node = bare(node, is_without_effect)
-            names = {
-                ".".join((one.name, *one.attributes)): self.meaning(definition.module, one, inside)
-                for one in references(node)
-            }
+            meanings = {one: self.meaning(definition.module, one, inside) for one in references(node)}
+            aliases = {node.name: "itself"} if isinstance(node, _NAMED) else {}
+            for one, meaning in meanings.items():
+                if self._is_of_functions(meaning):
+                    aliases.setdefault(one.name, f"function {len(aliases)}")
+            names = {".".join((aliases.get(one.name, one.name), *one.attributes)): of for one, of in meanings.items()}
             place = f"{module.file.name}, line {node.lineno} and after"
-            self._statements[definition] = Statement(text_of(node), names, place)
+            self._statements[definition] = Statement(text_of(node, aliases), names, place)
         return self._statements[definition]
+
+    def _is_of_functions(self, meaning: Meaning) -> bool:
+        """Whether it stands for functions or classes alone, whose names change no launch."""
+        nodes = [self._modules[one.module].body[one.place] for one in meaning.definitions]  # type: ignore[union-attr]
+        return bool(nodes) and not meaning.libraries and all(isinstance(node, _NAMED) for node in nodes)
 
     def meaning(self, module: str, reference: Reference, inside: dict[str, list[str]] | None = None) -> Meaning:
         """What a reference in a module stands for.

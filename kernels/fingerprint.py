@@ -2,8 +2,8 @@
 
 In: an `OperatorSpec`. Out: a sha256 over the statements that its launches use: its launcher or launch rules, its
 kernels with the options of `triton.jit`, and the functions, classes and values that these name, in any module. Lines,
-comments, docstrings, and names of files do not count. Reads sources as text: needs neither triton nor torch, and gives
-the same on every Python.
+comments, docstrings, and names of files, functions and classes do not count. Reads sources as text: needs neither
+triton nor torch, and gives the same on every Python.
 """
 
 import hashlib

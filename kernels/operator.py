@@ -10,6 +10,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from itertools import product
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any, NoReturn, Self
 
@@ -46,13 +47,12 @@ class OperatorSpec:
         derived: a size computed from those, which may have thresholds, too: `cdiv(m, 64) * n`; empty for none.
         buffers: tensors of a problem, in the order of the launch.
         scalars: the other arguments of kernels and reference, by name, with the values of gate and timing.
-        space: (space name, problem, target) to candidate configs, before legality. They are `default` and
-            `full`. In place of a list a `kernels.config_space.Drawn`.
+        space: (`default` or `full`, problem, target) to candidate configs before legality, a list or a `Drawn`.
         resolve: (config, problem, target, alignment or None for contiguous tensors) to a launch; pure. Raises
             `IllegalConfigError`. Legality never returns when rows or hidden grow, so a config that is legal at the
             largest shape of a region is legal all over it.
         default_config: (problem, target) to the config that is used without any table; rows do not matter.
-        kernel_module: dotted module with `calls(launch, problem, tensors, workspace, **scalars)`, kernel calls.
+        kernel_calls: `module:function` of (launch, problem, tensors, workspace, **scalars) to the kernel calls.
         reference_module: dotted module with `inputs(problem, generator, device, hostile)` and
             `reference(problem, tensors, **scalars)`, for each output a value and the error it may have.
         wide_buffers: tensors that may be float32 whatever the dtype of the problem, which makes other binaries.
@@ -82,7 +82,7 @@ class OperatorSpec:
     space: Callable[[str, Problem, Target], Sequence[Config] | Drawn]
     resolve: Callable[[Config, Problem, Target, int | None], AnyLaunch]
     default_config: Callable[[Problem, Target], Config]
-    kernel_module: str
+    kernel_calls: str
     reference_module: str
     wide_buffers: tuple[str, ...] = ()
     scalars: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -262,7 +262,7 @@ class OperatorSpec:
             if isinstance(launch, ImplementationLaunch):
                 function = self.implementations[launch.implementation]
                 return [foreign_call(function, self.buffers(problem), tensors, scalars)]
-            return self.kernels().calls(launch, problem, tensors, workspace, **scalars)  # type: ignore[no-any-return]
+            return self.calls_function()(launch, problem, tensors, workspace, **scalars)  # type: ignore[no-any-return]
         except Exception as error:
             self._raise("calls", error, f"{problem}, {getattr(launch, 'config', launch)}")
 
@@ -291,11 +291,11 @@ class OperatorSpec:
 
     def launched(self) -> tuple[object, ...]:
         """What decides its launches and runs them: functions, `module:function`, and plain values."""
-        return self.resolve, self.buffers, f"{self.kernel_module}:calls", self.implementations
+        return self.resolve, self.buffers, self.kernel_calls, self.implementations
 
-    def kernels(self) -> ModuleType:
-        """The module of the kernels, imported on first use (needs triton)."""
-        return import_module(self.kernel_module)
+    def calls_function(self) -> Callable[..., Sequence[KernelCall]]:
+        """The function of `kernel_calls`, whose module is imported on first use (needs triton)."""
+        return resolve_name(self.kernel_calls)  # type: ignore[no-any-return]
 
     def references(self) -> ModuleType:
         """The module of the float64 reference, imported on first use (needs torch)."""

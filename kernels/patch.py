@@ -202,7 +202,7 @@ def digest_of(kind: type) -> str:
             (statement,) = ast.parse(dedent(source)).body
         except (OSError, SyntaxError):
             return ""
-        texts.append(text_of(bare(statement, lambda _: False)))
+        texts.append(text_of(bare(statement, lambda _: False), {}))
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 

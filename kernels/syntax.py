@@ -4,7 +4,7 @@ In: a statement. Out: it without these, its text, which is the same on every Pyt
 """
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
@@ -102,15 +102,18 @@ def _is_constexpr(annotation: ast.expr | None) -> bool:
     return annotation is not None and "constexpr" in ast.unparse(annotation)
 
 
-def text_of(node: object) -> str:
-    """A node as text. Not `ast.dump`, which prints other fields on other versions of Python."""
+def text_of(node: object, aliases: Mapping[str, str]) -> str:
+    """A node as text, with `aliases` in place of names. `ast.dump` prints other fields on other versions of Python."""
     if isinstance(node, list):
-        return "[" + ",".join(map(text_of, node)) + "]"
+        return "[" + ",".join(text_of(one, aliases) for one in node) + "]"
     if not isinstance(node, ast.AST):
         return ascii(node)
-    fields = sorted((key, value) for key, value in ast.iter_fields(node) if key not in _IGNORED)
-    inner = ",".join(f"{key}={text_of(value)}" for key, value in fields if value is not None and value != [])
-    return f"{type(node).__name__}({inner})"
+    fields = {key: value for key, value in ast.iter_fields(node) if key not in _IGNORED}
+    for key in ("id", "name"):
+        if fields.get(key) in aliases:
+            fields[key] = aliases[fields[key]]
+    texts = (f"{key}={text_of(of, aliases)}" for key, of in sorted(fields.items()) if of is not None and of != [])
+    return f"{type(node).__name__}({','.join(texts)})"
 
 
 def references(

@@ -31,6 +31,6 @@ def undeclared_spec(name: str, config: type[Config], dtypes: tuple[str, ...]) ->
         space=lambda space, problem, target: (),
         resolve=lambda config, problem, target, alignment: _Launch(config),
         default_config=lambda problem, target: COPY,  # never legal: what would run without a table is not known
-        kernel_module="",
+        kernel_calls="",
         reference_module="",
     )

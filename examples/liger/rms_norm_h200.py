@@ -257,12 +257,12 @@ def lookup(
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:70643d557583b1e36b1788221102c4d0393fdeef743dd5de1e4e40e8e306bf3f",
+#   "sha256:b1681a4359917b40cc92c6bf62b9b9a44635403725a8bf38a255655398cb9ec1",
 #   "measurements": 3604, "date": "2026-11-26"},
 # "kernels": {"liger_rms_norm":
-#   "sha256:5f1625788e394a55e7f1382b999e7270004084b24044d58be7e8bec939b97425",
+#   "sha256:d4cf056161d8acee03e0b5033c2dc4afe30d01b644a7985bc5e29dead18bfa85",
 #   "liger_rms_norm_backward":
-#   "sha256:4f526fb7cd4d5874a55f68f42db758ca131f3aa62f35da4a10cf8a6d44984aa0"},
+#   "sha256:4d417d336a68916a2b4056114b6f3abd6636224f659f96b93fd2b15bf1cff6ca"},
 # "command": {"load": ["rms_norm.py"], "store": "rms_norm_h200.parquet", "options":
 #   {"baseline": "default"}, "out": "rms_norm_h200.py"},
 # "body": "sha256:163166539c7b92749ec913ad4ae04448d8e5e20a2326e7e25680cc78dd20e2ab",

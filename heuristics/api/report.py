@@ -274,7 +274,7 @@ def _rivals(spec: OperatorSpec) -> list[Side]:
     def always(config: Config) -> Callable[[Problem, Target], Config]:
         return lambda problem, target: config
 
-    default = [Side(DEFAULT_RULE.title, spec.default_config)] if spec.kernel_module else []
+    default = [Side(DEFAULT_RULE.title, spec.default_config)] if spec.kernel_calls else []
     return [*map(side, RULES), *default, *(Side(name, always(Implementation(name))) for name in spec.implementations)]
 
 

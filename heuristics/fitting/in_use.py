@@ -87,7 +87,7 @@ class InUse:
 
         def default(shape: Shape) -> Config | None:
             # An operator that is not declared has none.
-            return spec.default_config(Problem.at(key, shape), self.target) if spec.kernel_module else None
+            return spec.default_config(Problem.at(key, shape), self.target) if spec.kernel_calls else None
 
         incumbent = self.baseline.of(key, self.target) if self.baseline else None
         if incumbent and self.baseline:
@@ -107,7 +107,7 @@ class InUse:
         library = next((rule for rule in RULES.values() if rule.choose(smallest, self.target)), None)
         if library and (answer := Incumbents({}, library).of(key, self.target)):
             return f"the rule of {library.title}", answer
-        return DEFAULT_RULE.title if spec.kernel_module else "", default
+        return DEFAULT_RULE.title if spec.kernel_calls else "", default
 
     @cached_property
     def _serving(self) -> TableSelection | None:

@@ -28,7 +28,7 @@ def spec_of(data: "Evidence", name: str) -> OperatorSpec:
 
 def undeclared_note(spec: OperatorSpec) -> list[str]:
     """A note on an operator without a declaration."""
-    if spec.kernel_module:
+    if spec.kernel_calls:
         return []
     knobs = ", ".join(spec.config._fields)
     return [f"{spec.name} is not registered: its knobs are {knobs}, and every config counts as legal at every shape"]

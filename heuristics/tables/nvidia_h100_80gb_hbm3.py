@@ -2345,12 +2345,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:862b8fcb9af06e175068db279c62f3a4b6205110133a661aba83a6ddbac0837c",
+#   "sha256:d092216337ca43ad2f203b35fbf7fe1caa9c6070ae316251eae5b75e869d94f7",
 #   "measurements": 120016, "date": "2026-11-28"},
 # "kernels": {"rms_norm_backward":
-#   "sha256:3fa556700ab6d35112633ad9f46aeaeb048f355b72f1fa1c2b4da3f9d8301a71",
+#   "sha256:c329d7432add2ba90b515b61677d1dc7975087196941d3a163bda383ace76abe",
 #   "rms_norm_forward":
-#   "sha256:0c94ef3f8144089b54d8eced06aa06fa76384735bd30ba091632400f34b08df9"},
+#   "sha256:248bd3217ed97400df4be4dcdb609278d9a3f31ff94df79b6a4693c84bbbda9d"},
 # "command": {"store": "nvidia-h100-80gb-hbm3", "options": {"leaves": 96, "tie_percent":
 #   0.05, "baseline": "none", "batch_invariant": true}, "out":
 #   "nvidia_h100_80gb_hbm3.py"},

@@ -2974,12 +2974,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:96266e1a247769fd16e078c6236f6f5e78392a97b7da23c046bd32272e0a2955",
+#   "sha256:392d5d1f7c285efb51ef5bddd71572d21eaca75c90e7742e4804637629cc15b2",
 #   "measurements": 222864, "date": "2026-11-28"},
 # "kernels": {"rms_norm_backward":
-#   "sha256:3fa556700ab6d35112633ad9f46aeaeb048f355b72f1fa1c2b4da3f9d8301a71",
+#   "sha256:c329d7432add2ba90b515b61677d1dc7975087196941d3a163bda383ace76abe",
 #   "rms_norm_forward":
-#   "sha256:0c94ef3f8144089b54d8eced06aa06fa76384735bd30ba091632400f34b08df9"},
+#   "sha256:248bd3217ed97400df4be4dcdb609278d9a3f31ff94df79b6a4693c84bbbda9d"},
 # "command": {"store": "nvidia-h200", "options": {"leaves": 96, "tie_percent": 0.05,
 #   "baseline": "none", "batch_invariant": true}, "out": "nvidia_h200.py"},
 # "body": "sha256:fced18ae4ce47700f9d45b7a44cc8f8c9e035a5fa201e22295fad13fdbcd4c31",

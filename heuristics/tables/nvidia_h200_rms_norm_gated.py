@@ -941,12 +941,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:b6b367276fdddfbcfe46ff05969f160a10b23ba8e2ec9cad1c0fb5340be52e35",
+#   "sha256:1c4ac18e05cf8a8204352ce675b008deb76156ab2c3c10443ae790d26e789602",
 #   "measurements": 28295, "date": "2026-11-28"},
 # "kernels": {"rms_norm_gated_backward":
-#   "sha256:2a3fafe2c48734be5ec8ce5c5f894339d6ea210b1092d5a80ea8e53feeae3b24",
+#   "sha256:0f83b39dbfe5983411cbc572dbfa4ab63d351da14eacc2cc890c8b069c3c5c98",
 #   "rms_norm_gated_forward":
-#   "sha256:eb4091ef88857253e5054bb96e804c31f61d07c38ef5e5229221f59b5a5b8666"},
+#   "sha256:a09be5f71b79bee8380cb048538eb56375888972e3af1179c74b2ba99a6e2906"},
 # "command": {"store": "nvidia-h200-rms-norm-gated", "options": {"leaves": 40,
 #   "baseline": "none", "batch_invariant": true}, "out":
 #   "nvidia_h200_rms_norm_gated.py"},

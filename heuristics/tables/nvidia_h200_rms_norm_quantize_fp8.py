@@ -1142,18 +1142,18 @@ def lookup(
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:7bf68ad9641b1d9fcbdc5ce01fd52a3498d30f462f039a6166b47041c6d99217",
+#   "sha256:df7aa7b5b24e8762ca6be3b12aeaab49129b9b925bdad7046b64ce53f4b1297f",
 #   "measurements": 24251, "date": "2026-11-28"},
 # "kernels": {"rms_norm_quantize_fp8_block":
-#   "sha256:e4e323866f988416b91387b5924fac506d59146ff545a4e5274b70a77cfb1460",
+#   "sha256:d051d126c299e319fb7218659cf1a7bae03304f97ba24e80bdf1f3288ec234dc",
 #   "rms_norm_quantize_fp8_row":
-#   "sha256:e4e323866f988416b91387b5924fac506d59146ff545a4e5274b70a77cfb1460",
+#   "sha256:d051d126c299e319fb7218659cf1a7bae03304f97ba24e80bdf1f3288ec234dc",
 #   "rms_norm_quantize_fp8_static":
-#   "sha256:e4e323866f988416b91387b5924fac506d59146ff545a4e5274b70a77cfb1460",
+#   "sha256:d051d126c299e319fb7218659cf1a7bae03304f97ba24e80bdf1f3288ec234dc",
 #   "rms_norm_quantize_fp8_transpose":
-#   "sha256:d71a7f58c3907e89692a850c254396b2d597ae101ac7baada7c634b174b9b153",
+#   "sha256:47fb261a28565c8cda0293bd3a91986049ed39409eaad9a73a562f6f23b6aa0e",
 #   "transpose_fp8":
-#   "sha256:bc32fe07f15619f1a24de97865148046987341eaf7577dd9dc6be4e12495ac97"},
+#   "sha256:5db92ca62b7414508cd15e28d8b9c3e5f0d7e3b73caf42275571a7f9b0107242"},
 # "command": {"store": "nvidia-h200-rms-norm-quantize-fp8", "options": {"leaves": 40,
 #   "batch_invariant": true}, "out": "nvidia_h200_rms_norm_quantize_fp8.py"},
 # "body": "sha256:5adab2342576e36f0ece33c5f7c0d5fd76b4b5a21dd141a1ee420c2ddd4f6107",

@@ -496,12 +496,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:3320929716f29cde21122dce1a974f12c3ac51f9972533f4f4d8eca1e71193d9",
+#   "sha256:c26e8089a945483306c022b5e5967dade562bc91d0e823b57bbd3f647d31fa71",
 #   "measurements": 5887, "date": "2026-11-27"},
 # "kernels": {"fused_add_rms_norm_backward":
-#   "sha256:e0400e164bef1206c537c76065127463a0f9a5c172c012b79c01182474452645",
+#   "sha256:367c45b572088f02c2bb7a277aba908a87ad203050264ed9dd0830a1a12b9a25",
 #   "fused_add_rms_norm_forward":
-#   "sha256:e0d4d56cf4714b72cc9aaf6263f274cb1b0db8f63a4e58fff23fb4d235a94afa"},
+#   "sha256:70cd8b50b872adf6aa778ff9909fe90865755ee2d63ef6a355a0db30bb6b06d2"},
 # "command": {"store": "nvidia-h200-fused-add-rms-norm", "options": {"leaves": 48,
 #   "tie_percent": 0.05, "baseline": "none", "portable": true}, "out":
 #   "portable_fused_add_rms_norm.py"},

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from normtune.errors import UsageError
@@ -237,7 +236,7 @@ def kernel_operator(
             leaves_out=lambda *arguments: is_left_out(*arguments) or resolve.is_pruned(*arguments),
             resolve=resolve,
             default_config=lru_cache(_CALLS)(Default(called, default, some, is_legal)),
-            kernel_module=function.__module__,
+            kernel_calls=f"{function.__module__}:{function.__name__}",
             reference_module=function.__module__,
             scalars=declared.scalars,
             implementations=dict(implementations or {}),
@@ -253,7 +252,7 @@ def kernel_operator(
 
 @dataclass(frozen=True)
 class _DecoratedSpec(OperatorSpec):
-    """A spec whose kernels and reference are functions instead of modules."""
+    """A spec whose kernel calls and reference are functions instead of names of them."""
 
     declaration: Declaration = field(kw_only=True, hash=False)
 
@@ -261,9 +260,9 @@ class _DecoratedSpec(OperatorSpec):
         """The function, what it is called with, and the other functions that are timed."""
         return *self.declaration.launched, self.implementations
 
-    def kernels(self) -> Any:
-        """An object with the function `calls` of a module of kernels."""
-        return SimpleNamespace(calls=partial(_calls_of, self))
+    def calls_function(self) -> Callable[..., Sequence[KernelCall]]:
+        """A function of a launch to the calls that it records."""
+        return partial(_calls_of, self)
 
     def references(self) -> Any:
         """An object with the functions of a reference module."""
@@ -280,7 +279,7 @@ def _calls_of(
     workspace: Any,
     **scalars: float,
 ) -> Sequence[KernelCall]:
-    """The kernel calls of a launch, as `calls` of a module of kernels."""
+    """The kernel calls of a launch, as the function of `kernel_calls`."""
     from normtune.kernels.custom_op.recording import recorded, with_fake_tensors
 
     declared, target = spec.declaration, launch.target

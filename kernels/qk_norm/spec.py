@@ -122,7 +122,7 @@ qk_norm = register(
         resolve=resolve,
         trial=trial,
         default_config=_default,
-        kernel_module="normtune.kernels.qk_norm.kernels",
+        kernel_calls="normtune.kernels.qk_norm.kernels:calls",
         reference_module="normtune.kernels.qk_norm.reference",
         wide_buffers=("weight_q", "weight_k", "cos", "sin"),
         scalars={"eps": 1e-6, "offset": 0.25},
@@ -144,6 +144,6 @@ qk_norm_backward = register(
         space=_backward_space,
         resolve=resolve_backward,
         default_config=_backward_default,
-        kernel_module="normtune.kernels.qk_norm.backward",
+        kernel_calls="normtune.kernels.qk_norm.backward:calls",
     )
 )

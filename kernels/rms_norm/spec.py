@@ -90,7 +90,7 @@ rms_norm_forward = register(
         resolve=resolve_forward,
         trial=partial(trial, resolve_forward),
         default_config=forward_default,
-        kernel_module="normtune.kernels.rms_norm.forward",
+        kernel_calls="normtune.kernels.rms_norm.forward:calls",
     )
 )
 
@@ -104,7 +104,7 @@ rms_norm_backward = register(
         resolve=resolve_backward,
         trial=partial(trial, resolve_backward),
         default_config=backward_default,
-        kernel_module="normtune.kernels.rms_norm.backward",
+        kernel_calls="normtune.kernels.rms_norm.backward:calls",
         may_reuse_dy=may_reuse_dy,
     )
 )

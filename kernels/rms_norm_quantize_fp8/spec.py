@@ -162,7 +162,7 @@ def _register(scaling: str) -> OperatorSpec:
             resolve=resolve,
             trial=partial(trial, resolve),
             default_config=_default,
-            kernel_module="normtune.kernels.rms_norm_quantize_fp8.kernels",
+            kernel_calls="normtune.kernels.rms_norm_quantize_fp8.kernels:calls",
             reference_module="normtune.kernels.rms_norm_quantize_fp8.reference",
             wide_buffers=("weight",),
             scalars={"eps": 1e-6, "offset": 0.25, **({"least_amax": 1e-10} if is_computed else {})},
@@ -183,6 +183,6 @@ SPECS[TRANSPOSE] = register(
         resolve=resolve_transposing,
         trial=None,
         default_config=_transposing_default,
-        kernel_module="normtune.kernels.rms_norm_quantize_fp8.transposing",
+        kernel_calls="normtune.kernels.rms_norm_quantize_fp8.transposing:calls",
     )
 )

@@ -53,7 +53,7 @@ transpose_fp8 = register(
         space=_space,
         resolve=resolve,
         default_config=lambda _, __: _DEFAULT,
-        kernel_module="normtune.kernels.transpose_fp8.kernel",
+        kernel_calls="normtune.kernels.transpose_fp8.kernel:calls",
         reference_module="normtune.kernels.transpose_fp8.reference",
         is_default=False,
     )

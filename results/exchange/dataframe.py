@@ -157,7 +157,7 @@ def _configs(rows: Rows, of: Named, columns: Columns, specs: Sequence[OperatorSp
     def config(value: tuple[str, tuple[tuple[str, Any], ...]], place: int) -> Config:
         name, pairs = value
         spec, row = by_name[name], rows.row(place)
-        if spec.kernel_module:
+        if spec.kernel_calls:
             return _config(spec, dict(pairs), row)
         # A knob that another operator of the file has is empty here.
         knobs = {knob: _knob(knob, cell, row) for knob, cell in pairs if not pd.isna(cell) and cell != ""}
@@ -178,7 +178,7 @@ def _configs(rows: Rows, of: Named, columns: Columns, specs: Sequence[OperatorSp
 
 def _fields(spec: OperatorSpec, of: Named) -> Sequence[str]:
     """The knobs of an operator: those that it declares, or the columns that may be knobs."""
-    if spec.kernel_module:
+    if spec.kernel_calls:
         return spec.config._fields
     for name in of.knobs:
         if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
@@ -207,7 +207,7 @@ def _knob(knob: str, cell: Any, row: str) -> int | str:
 def _config(spec: OperatorSpec, value: Any, row: str) -> Config:
     """A config of plain values, from a config, its JSON, or its fields."""
     try:
-        if isinstance(value, Config) and not spec.kernel_module:
+        if isinstance(value, Config) and not spec.kernel_calls:
             value = value._asdict()
         if not isinstance(value, str | dict | tuple):
             raise TypeError("neither a Config nor its JSON")
@@ -217,7 +217,7 @@ def _config(spec: OperatorSpec, value: Any, row: str) -> Config:
             return spec.config.from_json(value)
         fields = value if isinstance(value, dict) else spec.config(*value)._asdict()
         knobs = {knob: v if isinstance(v, str) else whole(v) for knob, v in fields.items()}
-        return spec.config(**knobs) if spec.kernel_module else spec.config.from_json(json.dumps(knobs))
+        return spec.config(**knobs) if spec.kernel_calls else spec.config.from_json(json.dumps(knobs))
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"config of {row} is {shortened(repr(value))}: expected a Config or its JSON ({error})"

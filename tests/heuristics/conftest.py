@@ -83,7 +83,7 @@ def spec(monkeypatch: pytest.MonkeyPatch) -> OperatorSpec:
         space=lambda name, problem, target: list(CONFIGS),
         resolve=resolve,
         default_config=lambda problem, target: RMSNormConfig("row", 1, 16),
-        kernel_module="normtune.kernels.none",
+        kernel_calls="normtune.kernels.none:calls",
         reference_module="normtune.kernels.none",
     )
     registered(monkeypatch, toy)

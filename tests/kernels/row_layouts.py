@@ -44,7 +44,7 @@ def row_sums(spec, launch, problem, wide=()):
         for buffer in spec.buffers(problem)
     }
     workspace = Shaped((max(1, launch.workspace),), "float32")
-    call = spec.kernels().calls(launch, problem, tensors, workspace, **spec.scalars)[0]
+    call = spec.calls_function()(launch, problem, tensors, workspace, **spec.scalars)[0]
     text = _text(call)
     layouts = {name: tuple(int(numbers.split(",")[-1]) for numbers in rest) for name, *rest in _LAYOUT.findall(text)}
     found = []

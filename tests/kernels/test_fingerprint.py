@@ -197,6 +197,7 @@ HARMFUL = {
     "a constexpr that is none any more": ("kernels", "EVEN: tl.constexpr", "EVEN"),
     "type of an argument": ("kernels", '"fp32"', '"fp64"'),
     "dtype of a tensor": ("launcher", '"y": "output"', '"y": "output float32"'),
+    "another function": ("launcher", "factor_of(x),", "unused(x),"),
     "another function under the name": ("rules", "from scaling.deep import least", "from math import pi as least"),
 }
 HARMLESS = {
@@ -227,6 +228,8 @@ HARMLESS = {
     "a new operator beside": ("launcher", "def unused", "def another(x):\n    return kernels\n\n\ndef unused"),
     "the space": ("launcher", '"BLOCK": (64, 128)', '"BLOCK": (64, 128, 256)'),
     "the reference": ("launcher", "x * 2,", "x + x,"),
+    "name of a function": ("launcher", "factor_of", "scale_of"),
+    "name of a class": ("launcher", "RowConfig", "BlockConfig"),
     "meaning of a knob": ("launcher", '"elements a program."', '"elements of a program."'),
     "configs of triton.autotune": (
         "kernels",

@@ -19,7 +19,7 @@ SPEC = """
 from dataclasses import replace
 from normtune.kernels.operator import register
 from normtune.kernels.rms_norm.spec import rms_norm_forward
-register(replace(rms_norm_forward, name="toy", kernel_module="{module}"))
+register(replace(rms_norm_forward, name="toy", kernel_calls="{module}:calls"))
 """
 
 
@@ -39,7 +39,7 @@ class Toy:
         (self._folder / "toy_operator.py").write_text(SPEC.format(module=module))
         importlib.invalidate_caches()
         fingerprint.forget()
-        registered(self._patch, replace(forward, name="toy", kernel_module=module))
+        registered(self._patch, replace(forward, name="toy", kernel_calls=f"{module}:calls"))
 
 
 @pytest.fixture

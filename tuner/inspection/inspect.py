@@ -128,7 +128,7 @@ def _names(file: str | os.PathLike[str], only: str) -> list[str]:
     load(file)
     names = [name for name in operators() if name not in before]
     modules = {name for name, module in sys.modules.items() if getattr(module, "__file__", None) in loaded()}
-    names = names or [name for name, spec in operators().items() if spec.kernel_module in modules]
+    names = names or [name for name, spec in operators().items() if spec.kernel_calls.partition(":")[0] in modules]
     if only:
         expected = sorted({name.partition(".")[0] for name in names})
         names = [name for name in names if name == only or name.partition(".")[0] == only]

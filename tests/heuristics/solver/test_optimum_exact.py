@@ -57,7 +57,7 @@ class Case:
             space=lambda name, problem, target: list(CONFIGS),
             resolve=resolve,
             default_config=lambda problem, target: RMSNormConfig("row", 1, 32),  # illegal: no default takes part
-            kernel_module="none",
+            kernel_calls="none:calls",
             reference_module="none",
         )
         return Legality(spec, TARGETS["sm_90"], ("bfloat16",), ("",))

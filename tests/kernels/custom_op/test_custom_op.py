@@ -379,7 +379,13 @@ def test_functions_of_a_full_spec_are_named() -> None:
     def fail(*arguments):
         raise KeyError("rows")
 
-    fields = {"space": fail, "resolve": fail, "trial": fail, "kernel_module": "nowhere", "reference_module": "nowhere"}
+    fields = {
+        "space": fail,
+        "resolve": fail,
+        "trial": fail,
+        "kernel_calls": "nowhere:calls",
+        "reference_module": "nowhere",
+    }
     spec = dataclasses.replace(rms_norm_forward, **fields)
     problem = spec.problem(4, 8, "float16")
     config = rms_norm_forward.default_config(problem, H200)
@@ -505,11 +511,13 @@ def test_the_tables_of_the_examples_are_those_of_their_sweeps(name) -> None:
 
 
 def test_files_of_one_name_have_the_fingerprints_that_each_has_alone(tmp_path, monkeypatch) -> None:
-    text, files, alone = (EXAMPLES / "softmax.py").read_text(), [], []
+    files: list[Path] = []
+    alone, texts = [], {"first": (EXAMPLES / "softmax.py").read_text()}
+    texts["second"] = texts["first"].replace("tl.exp(", "tl.exp2(")
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         files.append(tmp_path / name / "softmax.py")
-        files[-1].write_text(text.replace("softmax", f"{name}_softmax").replace(f"torch.{name}_", "torch."))
+        files[-1].write_text(texts[name].replace("softmax", f"{name}_softmax").replace(f"torch.{name}_", "torch."))
     for file, name in zip(files, ("first", "second"), strict=True):
         with monkeypatch.context() as patch:
             forgetting(patch)

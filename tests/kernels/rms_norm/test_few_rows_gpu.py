@@ -26,7 +26,7 @@ def tensors_of(spec, problem, hostile=True):
 
 
 def calls_of(spec, config, problem, tensors, target):
-    return spec.kernels().calls(spec.launch(config, problem, target), problem, tensors, None, 1e-6, 0.5)
+    return spec.calls_function()(spec.launch(config, problem, target), problem, tensors, None, 1e-6, 0.5)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
@@ -90,7 +90,7 @@ def test_a_kept_launch_of_a_cluster_is_the_public_one(schedule, target):
     tensors = tensors_of(spec, problem, hostile=False)
     kept = bind_launch(spec, launch, problem, tensors, {"eps": 1e-6, "offset": 0.5})
     assert kept.is_fast
-    run(spec.kernels().calls(launch, problem, tensors, None, 1e-6, 0.5))
+    run(spec.calls_function()(launch, problem, tensors, None, 1e-6, 0.5))
     wanted = {name: tensors[name].clone() for name in ("dx", "dweight")}
     for name in wanted:
         tensors[name].fill_(float("nan"))

@@ -54,7 +54,7 @@ class Work:
         for tensor in (*self.outputs.values(), self.workspace):
             tensor.fill_(float("nan"))
         tensors = self.inputs | self.outputs
-        run(SPEC.kernels().calls(self.launch, self.problem, tensors, self.workspace, 1e-6, 0.25))
+        run(SPEC.calls_function()(self.launch, self.problem, tensors, self.workspace, 1e-6, 0.25))
 
     def check(self) -> None:
         """Mark what differs from the first, right result, bit by bit."""

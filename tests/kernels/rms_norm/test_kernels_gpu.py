@@ -64,7 +64,7 @@ def test_offsets_beyond_two_to_the_31_elements(name, target):
         launch = next(candidate.launch for candidate in kept if candidate.config.schedule == schedule)
         for output in expected:
             tensors[output].fill_(float("nan"))
-        run(spec.kernels().calls(launch, problem, tensors, None, 1e-6, 0.0))
+        run(spec.calls_function()(launch, problem, tensors, None, 1e-6, 0.0))
         compare({output: tensors[output][-9:] for output in expected}, expected)
         assert all(bool(torch.isfinite(tensors[output]).all()) for output in expected)
 

@@ -55,7 +55,7 @@ register(
         space=_space,
         resolve=_resolve,
         default_config=lambda problem, target: config_of("none"),
-        kernel_module="hostile_kernels",
+        kernel_calls="hostile_kernels:calls",
         reference_module="hostile_reference",
     )
 )

@@ -83,7 +83,7 @@ def made(monkeypatch, space, **more):
         space=space,
         resolve=asked.resolve,
         default_config=lambda problem, target: Tile("row", 64, 1, 1, 0),
-        kernel_module=__name__,
+        kernel_calls=f"{__name__}:calls",
         reference_module=__name__,
         leaves_out=asked.leaves_out,
         **more,

@@ -168,12 +168,12 @@ from normtune.tuner.plan.plan import plan
 from normtune.kernels.target import TARGETS
 compiler.activate("sm_90", 0, tempfile.mkdtemp())
 spec = operator("rms_norm_forward")
-made = spec.kernels().calls
+made = spec.calls_function()
 for change in ({"options": {"nonsense": 3}}, {"args": ()}):
     def calls(*arguments, **scalars):
         return [call._replace(**{name: call.options | value if value else value for name, value in change.items()})
                 for call in made(*arguments, **scalars)]
-    spec.kernels().calls = calls
+    object.__setattr__(spec, "calls_function", lambda: calls)
     try:
         job = plan([spec.problem(64, 256, "bfloat16")], "portfolio", TARGETS["sm_90"]).jobs()[0]
         print(compiler.compile_job(job, False))

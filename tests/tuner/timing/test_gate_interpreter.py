@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -72,7 +71,7 @@ def test_a_config_that_a_table_has_for_all_rows_is_tried_on_few():
 
 def sabotaged(spec, harm):
     """The operator with kernels that run and are then harmed."""
-    real = spec.kernels()
+    real = spec.calls_function()
 
     def calls(launch, problem, tensors, workspace, eps, offset):
         def kernel(*args, **options):
@@ -82,11 +81,11 @@ def sabotaged(spec, harm):
             def __getitem__(self, grid):
                 return kernel
 
-        made = real.calls(launch, problem, tensors, workspace, eps, offset)
+        made = real(launch, problem, tensors, workspace, eps, offset)
         return (*made, KernelCall(Harm(), (1,), (), {}))
 
     broken = dataclasses.replace(spec)
-    object.__setattr__(broken, "kernels", lambda: SimpleNamespace(calls=calls))
+    object.__setattr__(broken, "calls_function", lambda: calls)
     return broken
 
 
@@ -234,6 +233,6 @@ def test_what_a_launch_throws_is_the_fault_of_its_config_and_what_makes_it_throw
     with pytest.raises(kind, match=told) as failed:
         broken = sabotaged(spec, refuse)
         if early:
-            object.__setattr__(broken, "kernels", lambda: SimpleNamespace(calls=refuse))
+            object.__setattr__(broken, "calls_function", lambda: refuse)
         gate(broken, problem, kept[0], TARGET, CPU)
     assert early or failed.value.status == "crashed"
