@@ -515,10 +515,10 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:03a6dac40fa6cc77051046101f249d99d0353b5dba1aaf13ea9d1ed1a28f2e26",
+#   "sha256:65022964b0447314858b997bf8fc14a395cb675ec0dd846912a83d8919375ed6",
 #   "measurements": 5223, "date": "2026-11-28"},
 # "kernels": {"qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128":
-#   "sha256:40a74345dd91b7caad67711fbda1c22cf05a9da6a5835412e696d02a45d68eec",
+#   "sha256:dc88bbcc8c49fbfab61f32ad114a73a98a6d291a4fec435a520280b826e227f7",
 #   "qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128":
 #   "sha256:9b152f094368a6e4281a7ee8d9172698a48ff9c4f64b6ee3d6b5159117bfd670"},
 # "command": {"store": "nvidia-h200-qk-norm", "options": {"leaves": 40,

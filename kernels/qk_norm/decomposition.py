@@ -12,10 +12,9 @@ from torch import Tensor
 
 from normtune.kernels.calling.fallback import compute_dtype, sum_of_rows
 from normtune.kernels.key import Key
-from normtune.kernels.mode import Dweight
+from normtune.kernels.mode import Dweight, Product
 from normtune.kernels.problem import Problem
 from normtune.kernels.qk_norm.modes import Heads, Place, Rotary, RotationProducts, Tables, heads_of
-from normtune.kernels.rms_norm.modes import Product
 
 
 class Tensors(NamedTuple):

@@ -19,10 +19,10 @@ from normtune.kernels.calling.arguments import (
     number,
 )
 from normtune.kernels.calling.fallback import machine_epsilon
+from normtune.kernels.mode import Product
 from normtune.kernels.qk_norm.modes import Place, Positions, Rotary, RotationProducts, Tables
 from normtune.kernels.qk_norm.operation import dispatched, op_of
-from normtune.kernels.qk_norm.spec import qk_norm as spec
-from normtune.kernels.rms_norm.modes import Product
+from normtune.kernels.qk_norm.operator import qk_norm as spec
 
 RotaryStyle = Literal["neox", "gptj"]
 Casting = Literal["gemma", "llama"]

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from normtune.kernels.call import KernelCall
+from normtune.kernels.mode import Product
 from normtune.kernels.problem import Problem
 from normtune.kernels.qk_norm.launch import HeadsLaunch
 from normtune.kernels.qk_norm.modes import Positions, Rotary, RotationProducts, Tables, heads_of
@@ -30,7 +31,6 @@ from normtune.kernels.qk_norm.tile import (
     product,
     store_pairs,
 )
-from normtune.kernels.rms_norm.modes import Product
 from normtune.kernels.tiles.tile import extent
 
 _RUNTIME = ["tokens", "hidden", "heads", "heads_q", "heads_qk", "x_stride", "y_stride", "cos_stride", "sin_stride"]

@@ -27,7 +27,7 @@ from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import ROWS_HIDDEN
 from normtune.kernels.qk_norm.decomposition import BackwardDecomposition, ForwardDecomposition, Tensors
 from normtune.kernels.qk_norm.modes import BACKWARD, FAMILY, Place, heads_of
-from normtune.kernels.qk_norm.spec import qk_norm, qk_norm_backward
+from normtune.kernels.qk_norm.operator import qk_norm, qk_norm_backward
 
 # Tensors that have all heads of a token.
 _FUSED = "qkv", "out", "dout", "dqkv"

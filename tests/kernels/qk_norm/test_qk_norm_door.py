@@ -11,7 +11,7 @@ from normtune.kernels.operator import IllegalConfigError, operator, operators, r
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.qk_norm.launch import resolve, resolve_backward, trial
 from normtune.kernels.qk_norm.modes import BACKWARD, FAMILY, heads_of, operator_name
-from normtune.kernels.qk_norm.spec import QKNormConfig, qk_norm, qk_norm_backward
+from normtune.kernels.qk_norm.operator import QKNormConfig, qk_norm, qk_norm_backward
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates, plan, problems
 

@@ -6,7 +6,7 @@ import torch
 import normtune
 from normtune.kernels.operator import operator
 from normtune.kernels.qk_norm.modes import BACKWARD, FAMILY, operator_name
-from normtune.kernels.qk_norm.spec import qk_norm, qk_norm_backward
+from normtune.kernels.qk_norm.operator import qk_norm, qk_norm_backward
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)
