@@ -2345,12 +2345,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:bae9beab5224f4bf6fb583b00fe4c314731e1a91a137a1a19a8394cff58cd646",
+#   "sha256:9d16c96b31a54e82d6b2858a8d8cda9193245800ecb4f002ac1fdd21f01d9009",
 #   "measurements": 120016, "date": "2026-11-28"},
 # "kernels": {"rms_norm_backward":
-#   "sha256:de524763da6e7efdd3ee72314f565b638763972ef08b05c4c0d8ab01fab4e1ed",
+#   "sha256:63f747fd3491d6f55f96bc1efaaebe4a6673358a55f1015b0a64efc7daecd260",
 #   "rms_norm_forward":
-#   "sha256:3c4ee53f2c687c739f892a84d3565733ac3bbeb6f765b64cd164d85c34f85022"},
+#   "sha256:9961d0873b7a53d89d1a0043695f83db2ee3288ce3fb14b1c32a4d750224a168"},
 # "command": {"store": "nvidia-h100-80gb-hbm3", "options": {"leaves": 96, "tie_percent":
 #   0.05, "baseline": "none", "batch_invariant": true}, "out":
 #   "nvidia_h100_80gb_hbm3.py"},

@@ -1142,16 +1142,16 @@ def lookup(
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:549b7fc5ab5feb612e8da1d06a2099dea8751dbbf109d3ef3a2a3636d4d5ce6e",
+#   "sha256:475c364ad3c9f63868e6d14e9e68caf8da4218d13505979680a867c843a75f5d",
 #   "measurements": 24251, "date": "2026-11-28"},
 # "kernels": {"rms_norm_quantize_fp8_block":
-#   "sha256:3ebd63e5415c442f9f21576edd40a3ee52c971d78d84c4957b753d57b2530a6f",
+#   "sha256:f149c895f7d3b91cac038b4778b568899ea3f0ceaa6d50f3bf08b2c881f13554",
 #   "rms_norm_quantize_fp8_row":
-#   "sha256:3ebd63e5415c442f9f21576edd40a3ee52c971d78d84c4957b753d57b2530a6f",
+#   "sha256:f149c895f7d3b91cac038b4778b568899ea3f0ceaa6d50f3bf08b2c881f13554",
 #   "rms_norm_quantize_fp8_static":
-#   "sha256:3ebd63e5415c442f9f21576edd40a3ee52c971d78d84c4957b753d57b2530a6f",
+#   "sha256:f149c895f7d3b91cac038b4778b568899ea3f0ceaa6d50f3bf08b2c881f13554",
 #   "rms_norm_quantize_fp8_transpose":
-#   "sha256:97857a340e00f122f4fa514380bd9859a2389fc874e1a403cc1c58b22e02ce4f",
+#   "sha256:9392417aceb6762951406aab74982e825930aee1373d872144a69f5cbc244690",
 #   "transpose_fp8":
 #   "sha256:5db92ca62b7414508cd15e28d8b9c3e5f0d7e3b73caf42275571a7f9b0107242"},
 # "command": {"store": "nvidia-h200-rms-norm-quantize-fp8", "options": {"leaves": 40,

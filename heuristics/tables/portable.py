@@ -1318,12 +1318,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:dc5b5c89bbd7ee8e4600990147fa23daf358329533308c7fa3b8f75e12ca27f3",
+#   "sha256:233ea5dbb8a39bd32eb3024de28929c286913175dd5ba32756692d03918c1bb1",
 #   "measurements": 222864, "date": "2026-11-28"},
 # "kernels": {"rms_norm_backward":
-#   "sha256:de524763da6e7efdd3ee72314f565b638763972ef08b05c4c0d8ab01fab4e1ed",
+#   "sha256:63f747fd3491d6f55f96bc1efaaebe4a6673358a55f1015b0a64efc7daecd260",
 #   "rms_norm_forward":
-#   "sha256:3c4ee53f2c687c739f892a84d3565733ac3bbeb6f765b64cd164d85c34f85022"},
+#   "sha256:9961d0873b7a53d89d1a0043695f83db2ee3288ce3fb14b1c32a4d750224a168"},
 # "command": {"store": "nvidia-h200", "options": {"leaves": 48, "tie_percent": 0.05,
 #   "baseline": "none", "portable": true}, "out": "portable.py"},
 # "body": "sha256:1df504e98ef09cfe0c91ee87a096f5168d31b7f698295dc4a8e0e5954c05898c",

@@ -496,12 +496,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:e749cf7503ac21a8f6fe35114f73bb633f5ba4f83c2e8e02c25fd2e5ff177054",
+#   "sha256:9dba2f8e9d9acdeff507c5258d4bd0f38c83e4310be566dcaaa78e3346209134",
 #   "measurements": 5887, "date": "2026-11-27"},
 # "kernels": {"fused_add_rms_norm_backward":
-#   "sha256:2ca0e5c95b072c0952616c442a2f50d6478f2e9c79b1d538715ac8efa11d29c4",
+#   "sha256:fd6e1325213eb29cc61fcd6348394784815da7de841c6fd3a2a54e2fd1274433",
 #   "fused_add_rms_norm_forward":
-#   "sha256:e7b9467a412c95b91b08ef7a6b3549842f7d88119c187da8bb194e7d48f6bc64"},
+#   "sha256:f1d8ce2b5dd98e4e9afc78d873f8e721b91af209ebe5fc068f1c83e0f4214b52"},
 # "command": {"store": "nvidia-h200-fused-add-rms-norm", "options": {"leaves": 48,
 #   "tie_percent": 0.05, "baseline": "none", "portable": true}, "out":
 #   "portable_fused_add_rms_norm.py"},

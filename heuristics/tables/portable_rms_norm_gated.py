@@ -605,12 +605,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:c57898bcbf66a5e161405362f3dbca5246815b8e1d62a783456b8a362cd57cfc",
+#   "sha256:d8805a45d48159323d9d34ed5bc6cde3f920dfc4f41ea2a16ab9d66c90ad6f75",
 #   "measurements": 28295, "date": "2026-11-28"},
 # "kernels": {"rms_norm_gated_backward":
-#   "sha256:6c2b298b42804001b44f41b6ceb17d215f27ffa6a54851a0a65996ce5960ff44",
+#   "sha256:7a70df27656cba0f65ef412bde8cab4d41e157f88eec0593f184928e4e81f60c",
 #   "rms_norm_gated_forward":
-#   "sha256:e5591fa1fbf39d60f9931682036a22f5bdc2b1219d709f5d04ae4ae7a10217ad"},
+#   "sha256:1b8a2665a3961db9f1a9b05a4d6c4be3c98905159c5aceb34cccec70fe1c35c9"},
 # "command": {"store": "nvidia-h200-rms-norm-gated", "options": {"leaves": 48,
 #   "tie_percent": 0.05, "baseline": "none", "portable": true}, "out":
 #   "portable_rms_norm_gated.py"},

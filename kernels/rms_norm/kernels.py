@@ -295,7 +295,7 @@ def forward_calls(
         *(eps, offset),
     )
     row = launch.chunks * launch.block_col
-    part = launch.slice_col or row
+    part = launch.part_col or row
     is_held = part == row and row * ITEMSIZE[problem.dtype] > _MAX_READ_AGAIN_BYTES
     is_held = is_held and (residual is None or 4 * row <= _MAX_SUM_BYTES)
     rounds = (mode.of(problem) is mode.ROUNDED for mode in (Sum, Product, Statistics))
@@ -310,7 +310,7 @@ def forward_calls(
         "NUM_STAGES": launch.num_stages if launch.looped and not launch.chunks else 0,
         "num_warps": launch.num_warps,
     }
-    grid = (launch.grid, triton.cdiv(problem.hidden, part)) if launch.slice_col else (launch.grid,)
+    grid = (launch.grid, triton.cdiv(problem.hidden, part)) if launch.part_col else (launch.grid,)
     return (KernelCall(_rms_norm_forward_kernel, grid, args, options),)
 
 
@@ -928,9 +928,11 @@ def backward_calls(
         *(problem.rows, problem.hidden, x.stride(0), dy.stride(0), dx.stride(0)),
         *(None if ds is None else ds.stride(0), offset),
     )
-    is_split = launch.chunks > 0 and not launch.clustered
+    is_clustered = launch.num_ctas > 1
+    is_split = launch.chunks > 0 and not is_clustered
+    rows = 0 if launch.chunks else launch.block_row
     options = {
-        "BLOCK_ROW": launch.block_row if not launch.chunks or (is_split and launch.parts > 1) else 0,
+        "BLOCK_ROW": launch.tile_parts if is_split and launch.parts > 1 else rows,
         "PARTS": launch.parts if launch.chunks else 0,
         "CHUNKS": launch.chunks,
         "BLOCK_COL": launch.block_col,
@@ -938,20 +940,20 @@ def backward_calls(
         "SLICE_COL": launch.slice_col,
         "ALIGNMENT": launch.alignment,
         "HAS_COLUMN_MASK": launch.column_mask,
-        "IS_CLUSTERED": launch.clustered,
+        "IS_CLUSTERED": is_clustered,
         "IS_LOOPED": launch.looped,
         "MODES": BackwardModes(
             has_dweight=dweight is not None,
             has_dependent=launch.finish == "dependent",
             rounds_product=Product.of(problem) is Product.ROUNDED,
             is_held=is_split and launch.held,
-            adds_in_halves=launch.clustered and launch.in_halves,
+            adds_in_halves=is_clustered and launch.in_halves,
         ),
         "NUM_STAGES": launch.num_stages,
         "num_warps": launch.num_warps,
     }
-    if launch.clustered:
-        options["num_ctas"] = launch.parts
+    if is_clustered:
+        options["num_ctas"] = launch.num_ctas
     main = KernelCall(_rms_norm_backward_kernel, (launch.grid,), args, options)
     if not launch.workspace:
         return (main,)

@@ -73,7 +73,7 @@ def resolve_forward(
     is_parts = config.schedule == "parts"
     if config.schedule == "split" or (is_parts and config.block_col):
         launch = split(config, problem, target, alignment)._replace(looped=False, grid=problem.rows, num_stages=1)
-        return launch._replace(slice_col=part_of_chunks(config, problem, target, launch)) if is_parts else launch
+        return launch._replace(part_col=part_of_chunks(config, problem, target, launch)) if is_parts else launch
     if config.schedule not in ("row", "block_row", "parts", "persistent"):
         raise _unknown_schedule(config, problem)
     return tile(config, problem, target, alignment, max_elements, streamed_tiles=read)
@@ -196,7 +196,7 @@ def _cluster(config: Config, problem: Problem, target: Target, alignment: int | 
         workspace=0,
         chunks=chunks,
         parts=blocks,
-        clustered=True,
+        num_ctas=blocks,
         in_halves=config.schedule in SPLITS,
         row_layout=row_layout(1, block_col, config, problem, target, 16),
     )

@@ -457,7 +457,8 @@ def may_reuse_dy(launch: Launch, target: Target) -> bool:
     The second kernel of a weight gradient reads partial sums, never dy. If a tile has fewer elements than its program
     has threads, several threads hold the same element, and one may write it before another one has read it.
     """
-    return launch.finish != "columns" and launch.block_row * launch.block_col >= launch.num_warps * target.warp_size
+    elements = launch.block_row * launch.tile_parts * launch.block_col
+    return launch.finish != "columns" and elements >= launch.num_warps * target.warp_size
 
 
 # What both operators share.

@@ -360,7 +360,7 @@ def forward_calls(
     options = {
         "BLOCK_ROW": launch.block_row,
         "BLOCK_COL": launch.block_col,
-        "PART_COL": launch.slice_col,
+        "PART_COL": launch.part_col,
         "CHUNKS": launch.chunks,
         "ALIGNMENT": launch.alignment,
         "HAS_COLUMN_MASK": launch.column_mask,
@@ -369,7 +369,7 @@ def forward_calls(
         "num_warps": launch.num_warps,
     }
     programs = parts_of(launch, rows, groups) * groups
-    grid = (programs, triton.cdiv(problem.hidden, launch.slice_col)) if launch.slice_col else (programs,)
+    grid = (programs, triton.cdiv(problem.hidden, launch.part_col)) if launch.part_col else (programs,)
     return (KernelCall(_rms_norm_gated_forward_kernel, grid, args, options),)
 
 

@@ -473,7 +473,7 @@ def calls(
         *(padded_rows(problem.rows), eps, offset, least_amax),
     )
     options = _options(launch, problem, modes)
-    grid = (launch.grid, triton.cdiv(problem.hidden, launch.slice_col)) if launch.slice_col else (launch.grid,)
+    grid = (launch.grid, triton.cdiv(problem.hidden, launch.part_col)) if launch.part_col else (launch.grid,)
     main = KernelCall(_quantize_kernel, grid, (*before, amax, *after), options)
     is_cleared = modes.has_amax and not modes.accumulates
     clearing = [KernelCall(_clear_amax_kernel, (1,), (amax,), {"num_warps": 1})] if is_cleared else []
@@ -493,7 +493,7 @@ def _options(launch: Launch, problem: Problem, modes: QuantizeModes) -> dict[str
     return {
         "BLOCK_ROW": launch.block_row,
         "BLOCK_COL": launch.block_col,
-        "PART_COL": launch.slice_col,
+        "PART_COL": launch.part_col,
         "CHUNKS": launch.chunks,
         "GROUP": min(BLOCK, launch.block_col),
         "ALIGNMENT": launch.alignment,

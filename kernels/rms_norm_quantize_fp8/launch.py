@@ -209,9 +209,8 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
         launch = tile(
             config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed_tiles=1 + modes.has_residual
         )
-        # A whole row is loaded in the layout of its FP8 store, 16 values a thread; a part in the default layout. Their
-        # orders of summation differ.
-        launch = launch._replace(held=launch.slice_col > 0, row_layout=None)
+        # A whole row is loaded in the layout of its FP8 store, 16 values a thread; a part in the default layout.
+        launch = launch._replace(row_layout=None)
     else:
         raise IllegalConfigError(f"schedule {config.schedule!r} does not exist for {problem.operator}")
     return launch

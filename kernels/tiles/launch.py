@@ -38,9 +38,9 @@ class Launch(NamedTuple):
 
     Attributes:
         looped: whether a fixed grid loops over the rows; else each block of rows has its own program.
-        grid: programs of the main kernel (clusters, if `clustered`); if several programs share a row, the number for
-            one part or chunk.
-        block_row, block_col: rows and columns of the tile that a program holds; of a row in parts, parts and columns.
+        grid: programs of the main kernel, of `num_ctas` blocks each; where a row has several of them (`part_col`),
+            those of one part.
+        block_row, block_col: rows and columns of the tile, or of the chunk, that a program holds.
         num_warps, num_stages: as the compiler takes them.
         alignment: largest power of two up to 16 that divides hidden and every row stride, elements.
         column_mask: whether `block_col` exceeds hidden.
@@ -48,11 +48,12 @@ class Launch(NamedTuple):
         finish: how sums over rows end: `none`, `reduce`, `dependent` or `columns`.
         chunks: chunks of `block_col` columns in each part of a row; 0 where a row is one tile.
         held: whether chunks stay in registers between their two uses.
-        slice_row, slice_col: tile of a program that sums columns (finish `columns`); 0 without such programs. In a
-            forward, `slice_col` is the number of columns that each program of a row writes; 0 for all columns.
+        part_col: columns of a row that each of its programs writes; 0 for all columns.
+        slice_row, slice_col: tile of a program that sums columns (finish `columns`); 0 without such programs.
         row_layout: from `row_layout`; None if the compiler's layout of a row is not known.
         parts: number of equal parts of a row, whose sums are added in order.
-        clustered: whether each row has a cluster of programs, one for each part.
+        tile_parts: parts of which a tile holds a chunk each, side by side.
+        num_ctas: blocks of the cluster that a program is, each with a part of the row; 1 without clusters.
         in_halves: whether the sums of the parts are added in halves, else in order.
     """
 
@@ -68,11 +69,13 @@ class Launch(NamedTuple):
     finish: str = "none"
     chunks: int = 0
     held: bool = False
+    part_col: int = 0
     slice_row: int = 0
     slice_col: int = 0
     row_layout: tuple[int, int, int] | None = None
     parts: int = 1
-    clustered: bool = False
+    tile_parts: int = 1
+    num_ctas: int = 1
     in_halves: bool = False
 
     @property
@@ -88,16 +91,16 @@ class Launch(NamedTuple):
         if `row_layout` is known, also the loop over rows, the rows of a tile, and the warps.
         """
         of_a_row = self._replace(grid=0, workspace=0, finish="none", slice_row=0, slice_col=0)
-        if self.row_layout is None:
-            return of_a_row
-        alike = of_a_row._replace(looped=False, block_row=1, num_warps=1, num_stages=1)
+        if self.row_layout is None:  # a whole row may be laid out for its store, and a part in another way
+            return of_a_row._replace(part_col=min(self.part_col, 1))
+        alike = of_a_row._replace(looped=False, block_row=1, tile_parts=1, part_col=0, num_warps=1, num_stages=1)
         # The blocks of a cluster sum the parts of a row in the same order as one program does.
-        return alike._replace(held=False, clustered=False) if self.parts > 1 else alike
+        return alike._replace(held=False, num_ctas=1) if self.parts > 1 else alike
 
     @property
     def in_place(self) -> "Launch":
         """This launch with one program per row in place of `parts`: the same bits, and outputs may be inputs."""
-        return self if self.finish == "columns" else self._replace(slice_col=0)
+        return self._replace(part_col=0)
 
 
 def next_power_of_2(value: int) -> int:
@@ -206,7 +209,7 @@ def tile(
         alignment=alignment,
         column_mask=block_col != problem.hidden,
         workspace=0,
-        slice_col=part if part < block_col else 0,
+        part_col=part if part < block_col else 0,
         row_layout=row_layout(block_row, block_col, config, problem, target, alignment),
     )
 
@@ -217,7 +220,7 @@ def _part(config: Config, problem: Problem, target: Target, block_col: int) -> i
 
 
 def part_of_chunks(config: Config, problem: Problem, target: Target, launch: Launch) -> int:
-    """`slice_col` of a launch in chunks: whole chunks, or a power of two that divides one; 0 for all columns."""
+    """`part_col` of a launch in chunks: whole chunks, or a power of two that divides one; 0 for all columns."""
     parts = _parts(config, problem, target, problem.hidden)
     if parts < launch.chunks:
         return 0 if parts == 1 else -(-launch.chunks // parts) * launch.block_col
@@ -267,8 +270,8 @@ def split(
     chunks = -(-part // block_col)
     if chunks > MAX_CHUNKS:
         raise IllegalConfigError(f"{chunks} chunks exceed {MAX_CHUNKS}")
-    block_row = min(parts, max(1, _PART_ELEMENTS_PER_THREAD * threads // block_col))
-    elements = block_row * block_col // threads
+    tile_parts = min(parts, max(1, _PART_ELEMENTS_PER_THREAD * threads // block_col))
+    elements = tile_parts * block_col // threads
     if elements > MAX_CHUNK_ELEMENTS_PER_THREAD:
         raise IllegalConfigError(f"{elements} elements a thread exceed {MAX_CHUNK_ELEMENTS_PER_THREAD}")
     row = parts * chunks * block_col
@@ -277,7 +280,7 @@ def split(
     return Launch(
         looped=True,
         grid=min(problem.rows, max(1, config.programs_per_sm) * target.sms),
-        block_row=block_row,
+        block_row=1,
         block_col=block_col,
         num_warps=config.num_warps,
         num_stages=min(config.num_stages, 2) if target.has_row_fetch else 1,
@@ -286,7 +289,8 @@ def split(
         workspace=0,
         chunks=chunks,
         held=0 < row * held[0] <= held[1],
-        row_layout=row_layout(block_row, block_col, config, problem, target, 16),
+        row_layout=row_layout(tile_parts, block_col, config, problem, target, 16),
         parts=parts,
+        tile_parts=tile_parts,
         in_halves=parts > 1,
     )

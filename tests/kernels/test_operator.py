@@ -92,7 +92,6 @@ def test_launch_covers_the_problem_within_limits(data, spec, target, dtype, hidd
     except IllegalConfigError as error:
         assert str(error)
         return
-    blocks = launch.parts if launch.clustered else 1
     threads = launch.num_warps * target.warp_size
     covered = launch.parts * launch.block_col * max(1, launch.chunks)
     assert (
@@ -101,10 +100,11 @@ def test_launch_covers_the_problem_within_limits(data, spec, target, dtype, hidd
         and launch.block_col & (launch.block_col - 1) == 0
     )
     assert launch.column_mask == (covered > hidden)
-    assert 1 <= launch.block_row <= max(1, config.block_row, 1 if launch.clustered else launch.parts)
+    assert 1 <= launch.block_row <= max(1, config.block_row)
+    assert launch.num_ctas in (1, launch.parts) and 1 <= launch.tile_parts <= launch.parts
     assert threads <= target.max_threads
     assert 4 * launch.workspace <= 64 << 20
-    slices = -(-hidden // (blocks * launch.slice_col)) if launch.slice_row else 0
+    slices = -(-hidden // (launch.num_ctas * launch.slice_col)) if launch.slice_row else 0
     if launch.looped:
         assert launch.grid <= max(1, config.programs_per_sm) * target.sms
     else:
@@ -113,11 +113,12 @@ def test_launch_covers_the_problem_within_limits(data, spec, target, dtype, hidd
     assert (launch.finish in ("reduce", "dependent")) == (launch.workspace > 0)
     assert launch.finish != "dependent" or target.has_dependent_launch
     assert (launch.finish == "columns") == (launch.slice_row > 0)
-    assert (launch.slice_col > 0) == (launch.slice_row > 0 or launch.in_place != launch)
+    assert (launch.slice_col > 0) == (launch.slice_row > 0)
+    assert (launch.part_col > 0) == (launch.in_place != launch)
     if launch.in_place != launch:
         assert config.schedule == "parts" and launch.row_sum == launch.in_place.row_sum
-        assert max(512, threads) <= launch.slice_col < launch.block_col and launch.block_col % launch.slice_col == 0
-        assert rows * (launch.block_col // launch.slice_col) <= config.programs_per_sm * target.sms
+        assert max(512, threads) <= launch.part_col < launch.block_col and launch.block_col % launch.part_col == 0
+        assert rows * (launch.block_col // launch.part_col) <= config.programs_per_sm * target.sms
     assert hidden % launch.alignment == 0
 
 

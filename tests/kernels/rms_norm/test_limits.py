@@ -66,7 +66,7 @@ def check(launch, rows, hidden):
     assert launch.workspace * 4 <= 64 << 20
     # tl.cdiv(rows, BLOCK_ROW), as the loops over blocks and the reduction of partial sums have it.
     assert rows + launch.block_row - 1 <= INT32
-    width = launch.slice_col * launch.parts  # of a cluster, a slice for each of its blocks
+    width = launch.slice_col * launch.num_ctas  # of a cluster, a slice for each of its blocks
     covered = launch.grid - (-(-hidden // width) if launch.slice_row else 0)
     if launch.looped:
         # The pipeline asks for blocks up to its depth ahead of the last one, a grid apart.

@@ -18,7 +18,7 @@ def test_a_row_in_parts_is_summed_as_a_whole_one(name, hidden, warps, dtype):
     spec = operator(name)
     problem = spec.problem(1, hidden, dtype)
     launches = [spec.launch(RMSNormConfig(schedule, 1, warps, 1, 1), problem, TARGET) for schedule in ("row", "parts")]
-    assert [bool(launch.slice_col) for launch in launches] == [False, True]
+    assert [bool(launch.part_col) for launch in launches] == [False, True]
     for wide in ((), ("weight", "residual", "s")):
         whole, parts = (row_sums(spec, launch, problem, wide) for launch in launches)
         assert whole == parts and len(whole) == 1
@@ -38,7 +38,7 @@ def test_a_row_in_parts_is_summed_as_in_chunks(name, hidden, warps, block_col, d
         problem = spec.problem(rows, hidden, dtype)
         configs = [RMSNormConfig(schedule, 1, warps, 1, 1, block_col=block_col) for schedule in ("split", "parts")]
         launches = [spec.launch(config, problem, TARGET) for config in configs]
-        assert [bool(launch.slice_col) for launch in launches] == [False, True]
+        assert [bool(launch.part_col) for launch in launches] == [False, True]
         assert launches[0].row_sum == launches[1].row_sum
         for wide in ((), ("weight", "residual", "s")):
             whole, parts = (row_sums(spec, launch, problem, wide) for launch in launches)

@@ -69,7 +69,7 @@ def test_parts_in_chunks_are_split_launches_but_for_the_part():
             for name in ("split", "parts")
         )
         assert parts.in_place == split and parts.row_sum == split.row_sum
-        assert (parts.slice_col > 0) == (rows < 1 << 20)
+        assert (parts.part_col > 0) == (rows < 1 << 20)
 
 
 def test_as_many_programs_as_fill_the_gpu_share_a_row():
@@ -84,7 +84,7 @@ def test_as_many_programs_as_fill_the_gpu_share_a_row():
         (1 << 20, 4, 1),
     ):
         launch = spec.launch(RMSNormConfig("parts", 1, 4, 1, per_sm), spec.problem(rows, 16384, "bfloat16"), TARGET)
-        assert launch.slice_col == (16384 // programs if programs > 1 else 0), rows
+        assert launch.part_col == (16384 // programs if programs > 1 else 0), rows
         assert launch.grid == rows
 
 

@@ -60,7 +60,7 @@ def test_parts_have_the_values_of_whole_rows(scaling, variant):
             config = QuantizeConfig(schedule, 1, 4, 1, 1)
             launch = spec.launch(config, problem, target)
             found.append(outputs_of(spec, problem, launch, inputs))
-        assert launch.slice_col == 512 < launch.block_col
+        assert launch.part_col == 512 < launch.block_col
         # On a GPU the order of sums is another one.
         assert launch.row_sum != launch.in_place.row_sum._replace(held=False)
         for name, tensor in found[0].items():
