@@ -1,6 +1,6 @@
 """The function that users call, made from an operation.
 
-In: an `Operation`. Out: an `Op`, or, for operations without a backward, a `ForwardOnlyOp`. Each call takes one of three
+In: an `Operation`. Out: an `Op`, or an `OpFamily` for operations that options distinguish. Each call takes one of three
 paths: a cached launch for plain tensors (`cached`), torch's dispatcher for modes, exporters and tensor subclasses
 (`torch_ops`), the formula for function transforms. Compilers see the second or the third (`compiled`).
 """
@@ -17,7 +17,7 @@ from torch.overrides import handle_torch_function, has_torch_function, has_torch
 
 from normtune.kernels.calling import cached, compiled
 from normtune.kernels.calling.arguments import check, check_flag, check_kind, number
-from normtune.kernels.calling.autograd import apply
+from normtune.kernels.calling.autograd import apply, gradients_through
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.eager import new_of
 from normtune.kernels.calling.layout import PLAIN_TYPES
@@ -37,8 +37,9 @@ class Op:
 
     Args:
         operation: the declaration.
-        dispatched: for an operation without a backward, a function of (inputs, scalars, batch_invariant) that goes
-            through torch's dispatcher.
+        dispatched: for an operation of a family, a function of (inputs, scalars, batch_invariant) that goes through
+            torch's dispatcher.
+        has_gradients: whether calls have gradients, those of the backward or of the family.
         forward: of `cached`, for the operation's number of inputs.
 
     Attributes:
@@ -56,9 +57,11 @@ class Op:
         self,
         operation: Operation,
         dispatched: Callable[..., Any] | None = None,
+        has_gradients: bool = True,
         forward: Callable[..., tuple[Any, ...]] = cached.forward,
     ) -> None:
         self.operation, self.forward, self._dispatched = operation, forward, dispatched
+        self._has_gradients = has_gradients
         self.picked: Any = slice(operation.results)
         if operation.backward:
             names = (*operation.inputs, *operation.outputs)
@@ -106,9 +109,11 @@ class Op:
             batch_invariant = is_batch_invariant()
         elif batch_invariant is not True and batch_invariant is not False:
             check_flag("batch_invariant", batch_invariant, is_optional=True)
-        if is_grad_enabled() and operation.backward:
+        if self._has_gradients and is_grad_enabled():
             for tensor in tensors:
                 if tensor is not None and tensor.requires_grad:
+                    if self._dispatched:
+                        return self._dispatched(tensors, scalars, batch_invariant)
                     return apply(self, scalars, batch_invariant, reuse_dy, *tensors)
         return self.forward(operation, tensors, scalars, batch_invariant, False)[self.picked]
 
@@ -124,7 +129,7 @@ class Op:
         """Write the results into the inputs that `Operation.in_place` names; there are no gradients.
 
         Raises:
-            TypeError, ValueError: as `call` and `in_place.claim`; or an input needs a gradient.
+            TypeError, ValueError: as `call` and `in_place.check_written`; or an input needs a gradient.
         """
         operation = self.operation
         if is_grad_enabled() and any([getattr(tensor, "requires_grad", False) for tensor in tensors]):
@@ -175,10 +180,10 @@ class Op:
         scalars = self._derived(tensors, scalars)
         if not is_traced():  # traced sizes are tensors; the operator checks them
             check(operation, tensors, scalars)
+        if self._has_gradients and (transforms() or forward_ad._current_level >= 0):
+            return self._transformed(tensors, scalars, batch_invariant)
         if self._dispatched:
             return self._dispatched(tensors, scalars, batch_invariant)
-        if transforms() or forward_ad._current_level >= 0:
-            return self._transformed(tensors, scalars, batch_invariant)
         if not (is_compiling() or modes() or is_traced() or any(map(_intercepts, tensors))):
             # A subclass that does not intercept operations.
             base_tensors = tuple(None if tensor is None else tensor.as_subclass(Tensor) for tensor in tensors)
@@ -201,32 +206,35 @@ class Op:
     def _transformed(self, tensors: tuple[Any, ...], scalars: tuple[float, ...], batch_invariant: bool | None) -> Any:
         if batch_invariant is None and not is_compiling():
             batch_invariant = is_batch_invariant()
-        if batch_invariant:
+        if batch_invariant or self.operation.written:
+            switch = "batch_invariant" if batch_invariant else "in_place"
             inside = "inside of a transform of torch.func or a forward-mode derivative"
-            raise ValueError(f"batch_invariant is on {inside}: expected it off")
+            raise ValueError(f"{switch} is on {inside}: expected it off")
         return self.operation.formula.forward(*tensors, *scalars)[self.picked]
 
 
-class ForwardOnlyOp:
-    """A function without gradients whose modes are strings, such as `rms_norm_quantize_fp8`.
+class OpFamily:
+    """Operations without a backward that integers and strings distinguish, such as those of `rms_norm_quantize_fp8`.
 
-    Each combination of modes is an `Operation` without a backward. torch's dispatcher knows all of them as one
-    operator, or two, if some of them write an input.
+    torch's dispatcher knows all of them as one operator.
 
     Args:
-        name: of the operator in torch's dispatcher.
+        name: of this operator.
         inputs: names of all inputs that any operation has; the one with rows comes first.
         scalars: the same for scalars, each with a valid value.
-        choices: names of the modes.
-        operation_of: returns the operation, given the modes.
-        written: name of one more input, which some operations write; None if none does.
-        outputs: names of all outputs of the operations that write it.
+        options: names of what distinguishes the operations, each with its kind, `int` or `str`.
+        operation_of: returns the operation, given the options.
+        written: name of the input that all operations write; None if they write none.
+        outputs: names of all outputs of operations that write an input.
+        differentiable: names of the inputs that have gradients, unless one is written; calls detach the others.
+        gradients: takes the gradients of the outputs, the arguments of the operator and, for each input, whether its
+            gradient is needed; returns those of the differentiable inputs. None for those of the formula.
 
     Attributes:
-        outputs_of: returns the names of the outputs, given the modes.
-        operator: takes inputs, scalars, modes, and batch_invariant or None; returns the list of the outputs.
-        writing: as `operator`, with `written` after the other inputs. Returns a tuple of all `outputs`, with empty
-            tensors for those that the operation lacks: compilers accept no list from what writes its inputs.
+        operator: takes inputs, scalars, options, and batch_invariant or None; returns the list of the outputs. One
+            that writes an input returns all `outputs`, with empty tensors for those that the operation lacks, as
+            compilers accept no list there.
+        outputs_of: returns the names of the outputs, given the options.
     """
 
     def __init__(
@@ -234,38 +242,45 @@ class ForwardOnlyOp:
         name: str,
         inputs: Sequence[str],
         scalars: Mapping[str, float],
-        choices: tuple[str, ...],
+        options: Mapping[str, str],
         operation_of: Callable[..., Operation],
         written: str | None = None,
         outputs: Sequence[str] = (),
+        differentiable: Sequence[str] = (),
+        gradients: Callable[..., Sequence[Tensor | None]] | None = None,
     ) -> None:
         self.inputs, self.scalars, self.operation_of = inputs, scalars, operation_of
-        self._choices, self._written, self._outputs = len(choices), written, outputs
-        self._ops: dict[tuple[str, ...], Op] = {}
-        tensors = [f"Tensor {inputs[0]}", *(f"Tensor? {name}" for name in inputs[1:])]
-        others = [*(f"float {name}" for name in scalars), *(f"str {name}" for name in choices), "bool? batch_invariant"]
-        self.operator = define(name, f"({', '.join((*tensors, *others))}) -> Tensor[]", self._launch, self._shapes)
-        if written:
-            arguments = ", ".join((*tensors, f"Tensor(a!) {written}", *others))
-            schema = f"({arguments}) -> ({', '.join('Tensor' for _ in outputs)})"
-            launch, shapes = (partial(self._padded, call) for call in (self._launch, self._shapes))
-            self.writing = define(f"{name}_{written}_in_place", schema, launch, shapes)
+        self._written, self._outputs, self._differentiable = written, outputs, differentiable
+        self._gradients = gradients or self._gradients_of_formula
+        self._ops: dict[tuple[Any, ...], Op] = {}
+        marks = {inputs[0]: "", written: "(a!)"}
+        tensors = [f"Tensor{marks.get(name, '?')} {name}" for name in inputs]
+        others = [*(f"float {name}" for name in scalars), *(f"{kind} {name}" for name, kind in options.items())]
+        results = f"({', '.join('Tensor' for _ in outputs)})" if written else "Tensor[]"
+        self.operator = define(
+            name,
+            f"({', '.join((*tensors, *others, 'bool? batch_invariant'))}) -> {results}",
+            self._launch,
+            self._shapes,
+            self._backward if differentiable and not written else None,
+            self._save,
+        )
 
-        def outputs_of(*choices: str) -> tuple[str, ...]:
-            return self._op_of(choices).operation.outputs
+        def outputs_of(*options: Any) -> tuple[str, ...]:
+            return self._op_of(options).operation.outputs
 
-        # Compilers call it instead of tracing it, since the result depends on strings only.
+        # Compilers call it instead of tracing it, since the result depends on the options only.
         outputs_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
         self.outputs_of = outputs_of
 
     def call(
         self,
-        choices: tuple[str, ...],
+        options: tuple[Any, ...],
         inputs: Mapping[str, Any],
         scalars: Mapping[str, float],
         batch_invariant: bool | None,
-    ) -> dict[str, Tensor]:
-        """Call the operation of these modes; returns the outputs by name.
+    ) -> Sequence[Tensor]:
+        """Call the operation of these options; returns its outputs.
 
         `inputs` and `scalars` have a value for each name in the attributes, of which the operation reads its own.
 
@@ -273,77 +288,102 @@ class ForwardOnlyOp:
             TypeError, ValueError: as `arguments.check`, or the batch-invariant mode is not available.
         """
         if is_compiling():
-            outputs = self.dispatched(choices, inputs, scalars, batch_invariant)
-            return dict(zip(self.outputs_of(*choices), outputs, strict=True))
-        op = self._op_of(choices)
-        operation = op.operation
-        tensors = tuple([inputs[name] for name in operation.inputs])
-        outputs = op.call(tensors, tuple([scalars[name] for name in operation.defaults]), batch_invariant)
-        return dict(zip(operation.outputs, outputs, strict=True))
+            return self._dispatched(options, inputs, scalars, batch_invariant)
+        op = self._op_of(options)
+        tensors = tuple([inputs[name] for name in op.operation.inputs])
+        numbers = tuple([scalars[name] for name in op.operation.defaults])
+        return op.call(tensors, numbers, batch_invariant)  # type: ignore[no-any-return]
 
-    def dispatched(
+    def _dispatched(
         self,
-        choices: tuple[str, ...],
-        inputs: Mapping[str, Tensor | None],
+        options: tuple[Any, ...],
+        inputs: Mapping[str, Any],
         scalars: Mapping[str, float],
         batch_invariant: bool | None,
     ) -> Sequence[Tensor]:
         """The outputs of a call through torch's dispatcher; missing inputs and scalars are those it does not read."""
-        read = [inputs.get(name) for name in self.inputs]
-        detached = [None if tensor is None else tensor.detach() for tensor in read]
+        tensors = [
+            tensor if tensor is None or name in self._differentiable or name == self._written else tensor.detach()
+            for name, tensor in [(name, inputs.get(name)) for name in self.inputs]
+        ]
         numbers = [number(name, scalars.get(name, value)) for name, value in self.scalars.items()]
-        written = inputs.get(self._written or "")
-        if written is None:
-            outputs: list[Tensor] = self.operator(*detached, *numbers, *choices, batch_invariant)
+        outputs: Sequence[Tensor] = self.operator(*tensors, *numbers, *options, batch_invariant) or ()
+        if not self._outputs:
             return outputs
-        every = self.writing(*detached, written, *numbers, *choices, batch_invariant)
-        named = dict(zip(self._outputs, every, strict=True))
-        return [named[name] for name in self.outputs_of(*choices)]
+        named = dict(zip(self._outputs, outputs, strict=True))
+        return [named[name] for name in self.outputs_of(*options)]
 
-    def _op_of(self, choices: tuple[str, ...]) -> Op:
-        op = self._ops.get(choices)
-        if op:
-            return op
-        operation = self.operation_of(*choices)
+    def _op_of(self, options: tuple[Any, ...]) -> Op:
+        op = self._ops.get(options)
+        if op is None:
+            dispatched = partial(self._dispatched_op, options)
+            op = Op(self.operation_of(*options), dispatched, bool(self._differentiable))
+        return self._ops.setdefault(options, op)
 
-        def dispatched(tensors: Sequence[Any], scalars: Sequence[Any], batch_invariant: bool | None) -> Any:
-            inputs, numbers = zip(operation.inputs, tensors, strict=True), zip(operation.defaults, scalars, strict=True)
-            return self.dispatched(choices, dict(inputs), dict(numbers), batch_invariant)
+    def _dispatched_op(
+        self,
+        options: tuple[Any, ...],
+        tensors: Sequence[Any],
+        scalars: Sequence[Any],
+        batch_invariant: bool | None,
+    ) -> Sequence[Tensor]:
+        """`_dispatched` of the inputs and scalars of one operation."""
+        operation = self._op_of(options).operation
+        if batch_invariant is None and not (modes() or is_traced()):
+            batch_invariant = is_batch_invariant()  # a backward runs in another thread
+        inputs, numbers = zip(operation.inputs, tensors, strict=True), zip(operation.defaults, scalars, strict=True)
+        return self._dispatched(options, dict(inputs), dict(numbers), batch_invariant)
 
-        return self._ops.setdefault(choices, Op(operation, dispatched))
+    def _parsed(self, arguments: Sequence[Any]) -> tuple[Operation, dict[str, Any], tuple[float, ...], bool]:
+        """The operation that the arguments of the operator name, its inputs, its scalars, and batch_invariant."""
+        names = (*self.inputs, *self.scalars)
+        *options, mode = arguments[len(names) :]
+        named = dict(zip(names, arguments, strict=False))
+        # Compilers may pass symbols, which they guard as integers.
+        operation = self._op_of(tuple([one if isinstance(one, str) else int(one) for one in options])).operation
+        inputs = {name: named[name] for name in operation.inputs}
+        scalars = tuple(named[name] for name in operation.defaults)
+        return operation, inputs, scalars, is_batch_invariant() if mode is None else mode
 
-    def _parsed(self, arguments: Sequence[Any]) -> tuple[Op, list[Any], list[float], bool | None]:
-        """The arguments of the operator as the op of their modes, its inputs, its scalars, and batch_invariant."""
-        count = len(arguments) - len(self.scalars) - self._choices - 1
-        tensors, rest = arguments[:count], arguments[count:]
-        numbers, choices = rest[: len(self.scalars)], tuple(rest[len(self.scalars) : -1])
-        op = self._op_of(choices)
-        inputs = (*self.inputs, self._written)[:count]
-        named = dict(zip((*inputs, *self.scalars), (*tensors, *numbers), strict=True))
-        operation = op.operation
-        return (
-            op,
-            [named[name] for name in operation.inputs],
-            [named[name] for name in operation.defaults],
-            rest[-1],
-        )
+    def _launch(self, *arguments: Any) -> Any:
+        operation, inputs, scalars, mode = self._parsed(arguments)
+        *outputs, _ = cached.forward(operation, tuple(inputs.values()), scalars, mode, False)
+        return self._returned(operation, outputs, arguments[0])
 
-    def _padded(self, call: Callable[..., list[Tensor]], *arguments: Any) -> tuple[Tensor, ...]:
-        """All `outputs`: those of the call, else empty tensors."""
-        outputs = dict(zip(self._parsed(arguments)[0].operation.outputs, call(*arguments), strict=True))
-        return tuple(outputs[name] if name in outputs else arguments[0].new_empty(0) for name in self._outputs)
+    def _shapes(self, *arguments: Any) -> Any:
+        operation, inputs, scalars, _ = self._parsed(arguments)
+        x, *others = inputs.values()
+        check(operation, (x, *others), scalars)
+        outputs = [new_of(x, shape, dtype) for shape, dtype in operation.outputs_at(x).values()]
+        return self._returned(operation, outputs, x)
 
-    def _launch(self, *arguments: Any) -> list[Tensor]:
-        op, tensors, scalars, mode = self._parsed(arguments)
-        mode = is_batch_invariant() if mode is None else mode
-        *outputs, _ = cached.forward(op.operation, tuple(tensors), tuple(scalars), mode, False)
-        return outputs
+    def _returned(self, operation: Operation, outputs: list[Tensor], x: Tensor) -> Any:
+        if not self._written:
+            return outputs
+        named = dict(zip(operation.outputs, outputs, strict=True))
+        # Without results an operator returns None.
+        return tuple(named.get(name, x.new_empty(0)) for name in self._outputs) or None
 
-    def _shapes(self, *arguments: Any) -> list[Tensor]:
-        op, tensors, scalars, _ = self._parsed(arguments)
-        check(op.operation, tensors, scalars)
-        outputs = op.operation.outputs_at(tensors[0])
-        return [new_of(tensors[0], shape, dtype) for shape, dtype in outputs.values()]
+    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        count = len(self.inputs)
+        ctx.save_for_backward(*inputs[:count])
+        ctx.others = inputs[count:]
+
+    def _backward(self, ctx: Any, incoming: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+        arguments, needs = (*ctx.saved_tensors, *ctx.others), ctx.needs_input_grad[: len(self.inputs)]
+        gradients = dict(zip(self._differentiable, self._gradients(incoming, arguments, needs), strict=True))
+        return (*map(gradients.get, self.inputs), *(None,) * len(ctx.others))
+
+    def _gradients_of_formula(
+        self, incoming: Sequence[Tensor], arguments: Sequence[Any], _: Sequence[bool]
+    ) -> list[Tensor | None]:
+        operation, inputs, scalars, _mode = self._parsed(arguments)
+
+        def formula(leaves: Sequence[Tensor]) -> Sequence[Tensor]:
+            every = inputs | dict(zip(self._differentiable, leaves, strict=True))
+            return operation.formula.forward(*every.values(), *scalars)  # type: ignore[no-any-return]
+
+        return gradients_through(formula, [inputs[name] for name in self._differentiable], incoming)
 
 
 def is_proxy(value: object) -> bool:

@@ -5,10 +5,8 @@ query heads, then `heads_k` key heads, of `heads` in all, the rest of which are 
 number of elements of a head that are rotated. Each mode has its own binary. Part of the kernels' fingerprint.
 """
 
-from functools import cache
 from typing import NamedTuple
 
-from normtune.kernels.key import Key, with_sizes
 from normtune.kernels.mode import Mode
 from normtune.kernels.problem import Problem
 
@@ -73,15 +71,10 @@ class Heads(NamedTuple):
 
 def heads_of(problem: Problem) -> Heads:
     """The heads of a problem of either operator."""
-    return _heads_of(problem.key, problem.hidden)
-
-
-@cache
-def _heads_of(key: Key, hidden: int) -> Heads:
-    sizes = dict(key.sizes)
+    key, sizes = problem.key, dict(problem.key.sizes)
     heads_qk = sizes["heads_q"] + sizes["heads_k"]
     is_in_place = key.family == FAMILY and Place.of(key) is Place.IN_PLACE
-    rotary = 0 if Rotary.of(key) is Rotary.NONE else min(sizes["rotary_dim"], hidden) // 2 * 2
+    rotary = 0 if Rotary.of(key) is Rotary.NONE else min(sizes["rotary_dim"], problem.hidden) // 2 * 2
     return Heads(
         sizes["heads_q"],
         sizes["heads_k"],
@@ -89,8 +82,3 @@ def _heads_of(key: Key, hidden: int) -> Heads:
         rotary,
         rotary if Tables.of(key) is Tables.ELEMENTS else rotary // 2,
     )
-
-
-def operator_name(heads_q: int, heads_k: int, heads: int, rotary_dim: int, family: str = FAMILY) -> str:
-    """The name of the operator at these named integers."""
-    return with_sizes(family, {"heads_q": heads_q, "heads_k": heads_k, "heads": heads, "rotary_dim": rotary_dim})

@@ -11,7 +11,7 @@ from typing import Annotated
 from normtune.kernels.config import Config
 from normtune.kernels.mode import Dweight
 from normtune.kernels.operator import OperatorSpec, register
-from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
+from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, OUTPUT, ROWS_HIDDEN, WEIGHT, Buffer, Problem
 from normtune.kernels.qk_norm.launch import MAX_ELEMENTS_PER_THREAD, resolve, resolve_backward, trial
 from normtune.kernels.qk_norm.modes import (
     BACKWARD,
@@ -58,7 +58,7 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
     heads, dtype, is_in_place = heads_of(problem), problem.dtype, Place.of(problem) is Place.IN_PLACE
     fused = (problem.rows, heads.written * problem.hidden)
     buffers = [
-        Buffer("qkv", fused, dtype, IN_OUT if is_in_place else INPUT),
+        Buffer("qkv", fused, dtype, IN_OUT if is_in_place else INPUT, ROWS_HIDDEN),
         *(problem.buffer(name, "hidden", WEIGHT) for name in ("weight_q", "weight_k")),
     ]
     if heads.rotary:
@@ -66,7 +66,7 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
         if Positions.of(problem) is Positions.GIVEN:
             buffers.append(problem.buffer("positions", "rows", INPUT, "int64"))
     if not is_in_place:
-        buffers.append(Buffer("out", fused, dtype, OUTPUT))
+        buffers.append(Buffer("out", fused, dtype, OUTPUT, ROWS_HIDDEN))
     return tuple(buffers)
 
 

@@ -27,7 +27,7 @@ from normtune.kernels.rms_norm_quantize_fp8.modes import (
     ScaleLayout,
     modes_of,
 )
-from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE, needs_gradient, straight_through
+from normtune.kernels.rms_norm_quantize_fp8.operation import needs_gradient, quantize, straight_through
 from normtune.kernels.rms_norm_quantize_fp8.scales import blocks_of, padded_rows
 from normtune.kernels.rms_norm_quantize_fp8.spec import SPECS
 from normtune.kernels.transpose_fp8.function import transpose_fp8
@@ -181,7 +181,7 @@ def rms_norm_quantize_fp8(
     read["scale"] = None if scale is None else scale.view(1)
     read["amax"] = None if amax is None else amax.view(1)
     scalars = {"eps": eps, "offset": offset, "least_amax": least_amax}
-    call = straight_through if is_graded else QUANTIZE.call
+    call = straight_through if is_graded else quantize
     quantized = _quantized(modes, call(choices, read, scalars, batch_invariant), x, scale, amax)
     if return_transpose and not modes.has_transpose:
         quantized = quantized._replace(q_t=transpose_fp8(quantized.q.view(-1, x.shape[-1])))
@@ -201,7 +201,7 @@ def _checked_settings(
     has_residual: bool,
     accumulates: bool,
 ) -> tuple[QuantizeModes, tuple[str, str]]:
-    """Checked settings of a call, and its operator and variant as `QUANTIZE` names them.
+    """Checked settings of a call, and its operator and variant as `quantize` takes them.
 
     Raises:
         TypeError, ValueError: an argument is wrong.

@@ -1,6 +1,6 @@
 """The quantizing operations, one for each scaling and variant, and straight-through gradients of their norm.
 
-In: nothing. Out: `QUANTIZE`, all operations as one function, none of which has a backward, since FP8 values have no
+In: nothing. Out: `quantize`, all operations as one function, none of which has a backward, since FP8 values have no
 gradient; `straight_through`, the same with a graph of the outputs `y` and `sum`, whose gradients are those of
 `rms_norm_backward`. Autograd casts a gradient to the dtype of its output, so one that arrived at q would be rounded to
 FP8 without a scale: q has no graph.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
-from normtune.kernels.calling.op import ForwardOnlyOp
+from normtune.kernels.calling.op import OpFamily
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.fused_add_rms_norm.function import rms_norm_backward
 from normtune.kernels.operator import IllegalConfigError
@@ -71,20 +71,43 @@ def _operation(scaling: str, variant: str) -> Operation:
     )
 
 
-QUANTIZE = ForwardOnlyOp(FAMILY, INPUTS, _DEFAULTS, ("scaling", "variant"), _operation, "amax", OUTPUTS)
+_OPTIONS = {"scaling": "str", "variant": "str"}
+QUANTIZE = OpFamily(FAMILY, INPUTS, _DEFAULTS, _OPTIONS, _operation)
+# The operations that accumulate the amax.
+ACCUMULATE = OpFamily(
+    name=f"{FAMILY}_amax_in_place",
+    inputs=(*INPUTS, "amax"),
+    scalars=_DEFAULTS,
+    options=_OPTIONS,
+    operation_of=_operation,
+    written="amax",
+    outputs=OUTPUTS,
+)
+
+
+def quantize(
+    choices: tuple[str, ...],
+    inputs: Mapping[str, Tensor | None],
+    scalars: Mapping[str, float],
+    batch_invariant: bool | None,
+) -> dict[str, Tensor]:
+    """The outputs by name of the operation with this scaling and variant; arguments as in `OpFamily.call`."""
+    family = QUANTIZE if inputs["amax"] is None else ACCUMULATE
+    outputs = family.call(choices, inputs, scalars, batch_invariant)
+    return dict(zip(family.outputs_of(*choices), outputs, strict=True))
 
 
 _GRADED = ("y", "sum")
 
 
 class _StraightThrough(torch.autograd.Function):
-    """`QUANTIZE.call`, with each input as an argument."""
+    """`quantize`, with each input as an argument."""
 
     @staticmethod
     def forward(ctx: Any, choices: Any, names: Any, scalars: Any, batch_invariant: Any, *inputs: Any) -> Any:
         """The outputs, in order."""
         by_name = dict(zip(names, inputs, strict=True))
-        outputs = QUANTIZE.call(choices, by_name, scalars, batch_invariant)
+        outputs = quantize(choices, by_name, scalars, batch_invariant)
         ctx.options = (scalars["eps"], 0.0 if by_name["weight"] is None else scalars["offset"], batch_invariant)
         ctx.names, ctx.outputs = names, tuple(outputs)
         ctx.save_for_backward(outputs.get("sum", by_name["x"]), by_name["weight"], outputs["rstd"])
@@ -118,7 +141,7 @@ def straight_through(
     scalars: Mapping[str, float],
     batch_invariant: bool | None,
 ) -> dict[str, Tensor]:
-    """`QUANTIZE.call` with gradients of `y` and `sum`; the modes include the outputs `y` and `rstd`."""
+    """`quantize` with gradients of `y` and `sum`; the modes include the outputs `y` and `rstd`."""
     if batch_invariant is None and not torch.compiler.is_compiling():  # a copied rstd would lose the mark of the mode
         batch_invariant = is_batch_invariant()
     outputs = _StraightThrough.apply(  # type: ignore[no-untyped-call]
