@@ -23,12 +23,12 @@ from normtune.kernels.calling.arguments import (
     number,
 )
 from normtune.kernels.calling.fallback import compute_dtype, keeps_subnormal, machine_epsilon, sum_of_rows
-from normtune.kernels.calling.op import OpFamily
+from normtune.kernels.calling.family import OpFamily
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.mode import Dweight
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
-from normtune.kernels.qk_norm.modes import (
+from normtune.kernels.qk_norm.launch import (
     BACKWARD,
     FAMILY,
     SIZES,
@@ -39,8 +39,8 @@ from normtune.kernels.qk_norm.modes import (
     Tables,
     heads_of,
 )
-from normtune.kernels.qk_norm.spec import qk_norm as forward_spec
-from normtune.kernels.qk_norm.spec import qk_norm_backward as backward_spec
+from normtune.kernels.qk_norm.operator import qk_norm as forward_spec
+from normtune.kernels.qk_norm.operator import qk_norm_backward as backward_spec
 from normtune.kernels.rms_norm.modes import Product
 
 RotaryStyle = Literal["neox", "gptj"]
@@ -293,8 +293,9 @@ def qk_norm(
             before the weight multiplies it, as in Hugging Face's Qwen3 and in vLLM.
         rotation: what is rounded in the rotation before its result: "float32", nothing; "products", both products of
             each element, as in Hugging Face.
-        in_place: write the heads into qkv and return it; without gradients. They may share memory neither with each
-            other nor with another tensor of the call.
+        in_place: write the heads into qkv and return it; without gradients. Tokens that are not one stride apart are
+            written through a copy. The heads may share memory neither with each other nor with another tensor of the
+            call.
         batch_invariant: give each token the same bits in every batch; None for the setting of
             `normtune.batch_invariant` and `normtune.use_batch_invariant`.
 
@@ -307,11 +308,11 @@ def qk_norm(
     """
     inputs = (qkv, weight_q, weight_k, cos, sin, positions)
     if has_torch_function_variadic(*inputs):
-        options: dict[str, Any] = {"cos": cos, "sin": sin, "positions": positions, "rotary_dim": rotary_dim}
-        options |= {"rotary_style": rotary_style, "casting": casting, "rotation": rotation}
-        options |= {"in_place": in_place, "batch_invariant": batch_invariant}
+        named: dict[str, Any] = {"cos": cos, "sin": sin, "positions": positions, "rotary_dim": rotary_dim}
+        named |= {"rotary_style": rotary_style, "casting": casting, "rotation": rotation}
+        named |= {"in_place": in_place, "batch_invariant": batch_invariant}
         return handle_torch_function(  # type: ignore[no-any-return]
-            qk_norm, inputs, qkv, weight_q, weight_k, heads_q, heads_k, eps, offset, **options
+            qk_norm, inputs, qkv, weight_q, weight_k, heads_q, heads_k, eps, offset, **named
         )
     for name, value in (("rotary_style", rotary_style), ("casting", casting), ("rotation", rotation)):
         check_choice(name, value, _CHOICES[name])
@@ -328,8 +329,8 @@ def qk_norm(
     if cos is not None and sin is not None and positions is None:
         cos, sin = _of_tokens("cos", cos, qkv), _of_tokens("sin", sin, qkv)
     variant_of = _variant if torch.compiler.is_compiling() else _cached_variant
-    rotary_style = "none" if cos is None else rotary_style
-    variant = variant_of(in_place, casting, rotary_style, positions is not None, has_whole_tables, rotation)
+    style = "none" if cos is None else rotary_style
+    variant = variant_of(in_place, casting, style, positions is not None, has_whole_tables, rotation)
     options = (heads_q, heads_k, qkv.shape[-1] // weight_q.shape[0], rotary, variant)
     tensors = dict(zip(_INPUTS, (qkv, weight_q, weight_k, cos, sin, positions), strict=True))
     family = IN_PLACE if in_place else NEW

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
-from normtune.kernels.calling.op import OpFamily
+from normtune.kernels.calling.family import OpFamily
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.fused_add_rms_norm.function import rms_norm_backward
 from normtune.kernels.operator import IllegalConfigError

@@ -12,7 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from normtune.kernels.calling.arguments import check_kind
 from normtune.kernels.calling.fallback import transposed
-from normtune.kernels.calling.op import OpFamily
+from normtune.kernels.calling.family import OpFamily
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.transpose_fp8 import spec
 

@@ -63,8 +63,8 @@ ROOMS = {
         "torch triton",
     ),
     "kernels/qk_norm": Room(
-        rf"(?!{LIGHT}|{SPECS})kernels/qk_norm/",
-        "light specs kernels kernels/tiles kernels/calling kernels/rms_norm",
+        rf"(?!{LIGHT})kernels/qk_norm/",
+        "light kernels kernels/tiles kernels/calling kernels/rms_norm",
         "torch triton",
     ),
     "kernels/warmup": Room(r"kernels/warmup\.py", "light kernels/calling kernels/rms_norm", "torch"),

@@ -1,7 +1,7 @@
 """Names of operators on heads."""
 
 from normtune.kernels.key import with_sizes
-from normtune.kernels.qk_norm.modes import FAMILY, SIZES
+from normtune.kernels.qk_norm.launch import FAMILY, SIZES
 
 
 def operator_name(heads_q: int, heads_k: int, heads: int, rotary_dim: int, family: str = FAMILY) -> str:

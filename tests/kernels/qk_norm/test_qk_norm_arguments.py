@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import normtune
-from normtune.kernels.calling.op import OpFamily
+from normtune.kernels.calling.family import OpFamily
 
 QKV, WEIGHT = torch.ones(3, 4 * 8), torch.ones(8)
 COS, POSITIONS = torch.ones(5, 4), torch.tensor([0, 4, 2])

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from normtune.kernels.operator import operator
-from normtune.kernels.qk_norm.modes import BACKWARD, FAMILY
-from normtune.kernels.qk_norm.spec import QKNormConfig, qk_norm, qk_norm_backward
+from normtune.kernels.qk_norm.launch import BACKWARD, FAMILY
+from normtune.kernels.qk_norm.operator import QKNormConfig, qk_norm, qk_norm_backward
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import compiled_within
 from normtune.tests.kernels.qk_norm.heads import operator_name

@@ -12,10 +12,10 @@ from normtune.kernels.config import Config
 from normtune.kernels.mode import Dweight
 from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, OUTPUT, ROWS_HIDDEN, WEIGHT, Buffer, Problem
-from normtune.kernels.qk_norm.launch import MAX_ELEMENTS_PER_THREAD, resolve, resolve_backward, trial
-from normtune.kernels.qk_norm.modes import (
+from normtune.kernels.qk_norm.launch import (
     BACKWARD,
     FAMILY,
+    MAX_ELEMENTS_PER_THREAD,
     SIZES,
     Place,
     Positions,
@@ -23,6 +23,9 @@ from normtune.kernels.qk_norm.modes import (
     RotationProducts,
     Tables,
     heads_of,
+    resolve,
+    resolve_backward,
+    trial,
 )
 from normtune.kernels.rms_norm.modes import Product
 from normtune.kernels.target import Target
@@ -144,6 +147,6 @@ qk_norm_backward = register(
         space=_backward_space,
         resolve=resolve_backward,
         default_config=_backward_default,
-        kernel_calls="normtune.kernels.qk_norm.backward:calls",
+        kernel_calls="normtune.kernels.qk_norm.kernels:backward_calls",
     )
 )
