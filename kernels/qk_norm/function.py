@@ -165,14 +165,6 @@ class BackwardFormula(_Formula):
         return dqkv, torch.stack([part.sum(0) for part in sums.split([self.heads.heads_q, self.heads.heads_k])])
 
 
-def _forward_operation(*options: Any) -> Operation:
-    return _operation(forward_spec, ForwardFormula, *options)
-
-
-def _backward_operation(*options: Any) -> Operation:
-    return _operation(backward_spec, BackwardFormula, *options)
-
-
 def _operation(family: OperatorSpec, formula: type[_Formula], *options: Any) -> Operation:
     *sizes, variant = options
     spec = family.at(**dict(zip(SIZES, sizes, strict=True)))
@@ -215,20 +207,21 @@ _family = partial(OpFamily, scalars=_SCALARS, options={**dict.fromkeys(SIZES, "i
 _BACKWARD = _family(
     BACKWARD,
     ("dout", *_INPUTS),
-    operation_of=_backward_operation,
+    operation_of=partial(_operation, backward_spec, BackwardFormula),
     differentiable=("dout", *_DIFFERENTIABLE),
 )
-NEW = _family(
+_operation_of = partial(_operation, forward_spec, ForwardFormula)
+_NEW = _family(
     FAMILY,
     _INPUTS,
-    operation_of=_forward_operation,
+    operation_of=_operation_of,
     differentiable=_DIFFERENTIABLE,
     gradients=_gradients,
 )
-IN_PLACE = _family(
+_IN_PLACE = _family(
     f"{FAMILY}_in_place",
     _INPUTS,
-    operation_of=_forward_operation,
+    operation_of=_operation_of,
     differentiable=_DIFFERENTIABLE,
     written="qkv",
 )
@@ -333,7 +326,7 @@ def qk_norm(
     variant = variant_of(in_place, casting, style, positions is not None, has_whole_tables, rotation)
     options = (heads_q, heads_k, qkv.shape[-1] // weight_q.shape[0], rotary, variant)
     tensors = dict(zip(_INPUTS, (qkv, weight_q, weight_k, cos, sin, positions), strict=True))
-    family = IN_PLACE if in_place else NEW
+    family = _IN_PLACE if in_place else _NEW
     outputs = family.call(options, tensors, {"eps": eps, "offset": offset}, batch_invariant)
     return qkv if in_place else outputs[0]
 
