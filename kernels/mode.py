@@ -57,6 +57,27 @@ class Dweight(Mode):
     NONE = "no_dweight"
 
 
+class Sum(Mode):
+    """The sum x + residual, before it is normalized."""
+
+    FLOAT32 = ""
+    ROUNDED = "rounded_sum"
+
+
+class Product(Mode):
+    """The product x * rstd, before the weight multiplies it; of a backward that in the terms of the weight gradient."""
+
+    FLOAT32 = ""
+    ROUNDED = "rounded_product"
+
+
+class Statistics(Mode):
+    """The squares of x, eps, weight + offset, and the rstd that is stored."""
+
+    FLOAT32 = ""
+    ROUNDED = "rounded_statistics"
+
+
 @cache
 def words_of(modes: tuple[type[Mode], ...]) -> tuple[str, ...]:
     """The words of all members, in the order of a variant's text."""

@@ -388,11 +388,11 @@ def read_config(operator: str, text: str) -> Config:
 @cache
 def _import_specs() -> None:
     norms = "rms_norm", "fused_add_rms_norm", "rms_norm_gated", "rms_norm_quantize_fp8"
-    modules = dict.fromkeys((*norms, "transpose_fp8"), "spec") | {"qk_norm": "operator"}
-    for family, module in modules.items():
-        import_module(f"normtune.kernels.{family}.{module}")
+    families = (*norms, "transpose_fp8", "qk_norm")
+    for family in families:
+        import_module(f"normtune.kernels.{family}.operator")
     # Whatever was imported before.
-    places = {f"normtune.kernels.{family}.reference": place for place, family in enumerate(modules)}
+    places = {f"normtune.kernels.{family}.reference": place for place, family in enumerate(families)}
     ordered = sorted(_OPERATORS.items(), key=lambda item: places.get(item[1].reference_module, len(places)))
     _OPERATORS.clear()
     _OPERATORS.update(ordered)

@@ -12,7 +12,7 @@ from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.mode import Rstd
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
 

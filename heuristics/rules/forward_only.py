@@ -9,8 +9,8 @@ from math import gcd
 from normtune.heuristics.rules.rule import FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.launch import MAX_FORWARD_ELEMENTS_PER_THREAD
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
 

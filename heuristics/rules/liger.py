@@ -9,7 +9,7 @@ Proposal #1238: blocks of rows from 4096 rows and for up to 512 columns, numbers
 
 from normtune.heuristics.rules.rule import Rule
 from normtune.kernels.config import Config
-from normtune.kernels.rms_norm.config import liger_launches
+from normtune.kernels.rms_norm.operator import liger_launches
 
 
 def choose(operator: str, rows: int, hidden: int, block_hidden: int = 256, block_rows: int = 4096 * 8) -> Config | None:

@@ -10,7 +10,7 @@ backward; a grid of the backward that does not shrink with the rows.
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import Target
 
 # (most hidden, threads per row)

@@ -12,7 +12,7 @@ is no answer; FP8 outputs; cuDNN, which an environment variable chooses.
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
 

@@ -12,7 +12,7 @@ multiprocessors and cache hints are not mapped. There is no answer if a chunk or
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Autotuned, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
 

@@ -10,7 +10,7 @@ backward has at most 64 tiles. There is no answer if a row has more than 16 chun
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import MAX_CHUNKS, MAX_SPLIT_ELEMENTS_PER_THREAD, next_power_of_2
 

@@ -10,7 +10,7 @@ and second weights. There is no answer for rows of more than 64 KB, for which it
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Autotuned
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
 

@@ -2345,12 +2345,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:d092216337ca43ad2f203b35fbf7fe1caa9c6070ae316251eae5b75e869d94f7",
+#   "sha256:bae9beab5224f4bf6fb583b00fe4c314731e1a91a137a1a19a8394cff58cd646",
 #   "measurements": 120016, "date": "2026-11-28"},
 # "kernels": {"rms_norm_backward":
-#   "sha256:c329d7432add2ba90b515b61677d1dc7975087196941d3a163bda383ace76abe",
+#   "sha256:de524763da6e7efdd3ee72314f565b638763972ef08b05c4c0d8ab01fab4e1ed",
 #   "rms_norm_forward":
-#   "sha256:248bd3217ed97400df4be4dcdb609278d9a3f31ff94df79b6a4693c84bbbda9d"},
+#   "sha256:3c4ee53f2c687c739f892a84d3565733ac3bbeb6f765b64cd164d85c34f85022"},
 # "command": {"store": "nvidia-h100-80gb-hbm3", "options": {"leaves": 96, "tie_percent":
 #   0.05, "baseline": "none", "batch_invariant": true}, "out":
 #   "nvidia_h100_80gb_hbm3.py"},

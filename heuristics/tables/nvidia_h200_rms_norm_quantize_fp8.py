@@ -1142,16 +1142,16 @@ def lookup(
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:df7aa7b5b24e8762ca6be3b12aeaab49129b9b925bdad7046b64ce53f4b1297f",
+#   "sha256:549b7fc5ab5feb612e8da1d06a2099dea8751dbbf109d3ef3a2a3636d4d5ce6e",
 #   "measurements": 24251, "date": "2026-11-28"},
 # "kernels": {"rms_norm_quantize_fp8_block":
-#   "sha256:d051d126c299e319fb7218659cf1a7bae03304f97ba24e80bdf1f3288ec234dc",
+#   "sha256:3ebd63e5415c442f9f21576edd40a3ee52c971d78d84c4957b753d57b2530a6f",
 #   "rms_norm_quantize_fp8_row":
-#   "sha256:d051d126c299e319fb7218659cf1a7bae03304f97ba24e80bdf1f3288ec234dc",
+#   "sha256:3ebd63e5415c442f9f21576edd40a3ee52c971d78d84c4957b753d57b2530a6f",
 #   "rms_norm_quantize_fp8_static":
-#   "sha256:d051d126c299e319fb7218659cf1a7bae03304f97ba24e80bdf1f3288ec234dc",
+#   "sha256:3ebd63e5415c442f9f21576edd40a3ee52c971d78d84c4957b753d57b2530a6f",
 #   "rms_norm_quantize_fp8_transpose":
-#   "sha256:47fb261a28565c8cda0293bd3a91986049ed39409eaad9a73a562f6f23b6aa0e",
+#   "sha256:97857a340e00f122f4fa514380bd9859a2389fc874e1a403cc1c58b22e02ce4f",
 #   "transpose_fp8":
 #   "sha256:5db92ca62b7414508cd15e28d8b9c3e5f0d7e3b73caf42275571a7f9b0107242"},
 # "command": {"store": "nvidia-h200-rms-norm-quantize-fp8", "options": {"leaves": 40,

@@ -284,10 +284,10 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:8c020f04a62c9dcaa7d960fd8ce04d9e8fb3a4b53cf8fa67ed209ef5063400e6",
+#   "sha256:6f28ebb2949a333195cfc433bb4103f9dbf0e940c77b8d5068b2edb35d0f7013",
 #   "measurements": 1791, "date": "2026-11-28"},
 # "kernels": {"rms_norm_quantize_fp8_tensor":
-#   "sha256:d051d126c299e319fb7218659cf1a7bae03304f97ba24e80bdf1f3288ec234dc"},
+#   "sha256:3ebd63e5415c442f9f21576edd40a3ee52c971d78d84c4957b753d57b2530a6f"},
 # "command": {"store": "nvidia-h200-rms-norm-quantize-fp8-tensor", "options": {"leaves":
 #   40, "batch_invariant": true}, "out": "nvidia_h200_rms_norm_quantize_fp8_tensor.py"},
 # "body": "sha256:18c6e8932d92e83b1116e90c0d0a2b4f4f06b0175cd4520b66c1614b26fa563a",

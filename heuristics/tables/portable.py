@@ -1318,12 +1318,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:392d5d1f7c285efb51ef5bddd71572d21eaca75c90e7742e4804637629cc15b2",
+#   "sha256:dc5b5c89bbd7ee8e4600990147fa23daf358329533308c7fa3b8f75e12ca27f3",
 #   "measurements": 222864, "date": "2026-11-28"},
 # "kernels": {"rms_norm_backward":
-#   "sha256:c329d7432add2ba90b515b61677d1dc7975087196941d3a163bda383ace76abe",
+#   "sha256:de524763da6e7efdd3ee72314f565b638763972ef08b05c4c0d8ab01fab4e1ed",
 #   "rms_norm_forward":
-#   "sha256:248bd3217ed97400df4be4dcdb609278d9a3f31ff94df79b6a4693c84bbbda9d"},
+#   "sha256:3c4ee53f2c687c739f892a84d3565733ac3bbeb6f765b64cd164d85c34f85022"},
 # "command": {"store": "nvidia-h200", "options": {"leaves": 48, "tie_percent": 0.05,
 #   "baseline": "none", "portable": true}, "out": "portable.py"},
 # "body": "sha256:1df504e98ef09cfe0c91ee87a096f5168d31b7f698295dc4a8e0e5954c05898c",

@@ -496,12 +496,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:c26e8089a945483306c022b5e5967dade562bc91d0e823b57bbd3f647d31fa71",
+#   "sha256:e749cf7503ac21a8f6fe35114f73bb633f5ba4f83c2e8e02c25fd2e5ff177054",
 #   "measurements": 5887, "date": "2026-11-27"},
 # "kernels": {"fused_add_rms_norm_backward":
-#   "sha256:367c45b572088f02c2bb7a277aba908a87ad203050264ed9dd0830a1a12b9a25",
+#   "sha256:2ca0e5c95b072c0952616c442a2f50d6478f2e9c79b1d538715ac8efa11d29c4",
 #   "fused_add_rms_norm_forward":
-#   "sha256:70cd8b50b872adf6aa778ff9909fe90865755ee2d63ef6a355a0db30bb6b06d2"},
+#   "sha256:e7b9467a412c95b91b08ef7a6b3549842f7d88119c187da8bb194e7d48f6bc64"},
 # "command": {"store": "nvidia-h200-fused-add-rms-norm", "options": {"leaves": 48,
 #   "tie_percent": 0.05, "baseline": "none", "portable": true}, "out":
 #   "portable_fused_add_rms_norm.py"},

@@ -605,12 +605,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:1c4ac18e05cf8a8204352ce675b008deb76156ab2c3c10443ae790d26e789602",
+#   "sha256:c57898bcbf66a5e161405362f3dbca5246815b8e1d62a783456b8a362cd57cfc",
 #   "measurements": 28295, "date": "2026-11-28"},
 # "kernels": {"rms_norm_gated_backward":
-#   "sha256:0f83b39dbfe5983411cbc572dbfa4ab63d351da14eacc2cc890c8b069c3c5c98",
+#   "sha256:6c2b298b42804001b44f41b6ceb17d215f27ffa6a54851a0a65996ce5960ff44",
 #   "rms_norm_gated_forward":
-#   "sha256:a09be5f71b79bee8380cb048538eb56375888972e3af1179c74b2ba99a6e2906"},
+#   "sha256:e5591fa1fbf39d60f9931682036a22f5bdc2b1219d709f5d04ae4ae7a10217ad"},
 # "command": {"store": "nvidia-h200-rms-norm-gated", "options": {"leaves": 48,
 #   "tie_percent": 0.05, "baseline": "none", "portable": true}, "out":
 #   "portable_rms_norm_gated.py"},

@@ -1,11 +1,12 @@
 """The public function and module of a fused addition and RMSNorm, and the public `rms_norm_backward`.
 
-In: arguments. Out: y and s, with gradients. There is an `Operation` for each rounding. `rms_norm_backward` is for
-autograd functions that others write around a norm, with or without a fused addition.
+In: arguments. Out: y and s, with gradients. There is an `Operation` for each rounding. `FusedAddDecomposition` is the
+same in torch's operations: for inputs that the kernels do not take, and for higher derivatives. `rms_norm_backward` is
+for autograd functions that others write around a norm, with or without a fused addition.
 """
 
 from functools import partial, update_wrapper
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, is_grad_enabled
@@ -16,14 +17,73 @@ from normtune.kernels.calling.arguments import check_backward, check_choice, che
 from normtune.kernels.calling.autograd import apply
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.cached import forward_of_three
-from normtune.kernels.calling.fallback import machine_epsilon
+from normtune.kernels.calling.fallback import compute_dtype, machine_epsilon
 from normtune.kernels.calling.layout import PLAIN_TYPES
 from normtune.kernels.calling.op import Op, is_compiling, is_traced, modes, transforms
-from normtune.kernels.fused_add_rms_norm.decomposition import FusedAddDecomposition
-from normtune.kernels.fused_add_rms_norm.spec import fused_add_rms_norm_backward, fused_add_rms_norm_forward
+from normtune.kernels.fused_add_rms_norm.operator import fused_add_rms_norm_backward, fused_add_rms_norm_forward
+from normtune.kernels.mode import Product, Sum
 from normtune.kernels.rms_norm.function import CALLS as RMS_NORM
-from normtune.kernels.rms_norm.function import RMSNorm, normalizing
-from normtune.kernels.rms_norm.modes import Product, Sum
+from normtune.kernels.rms_norm.function import RMSNorm, RMSNormDecomposition, normalizing
+
+
+class FusedAddDecomposition(NamedTuple):
+    """The formula with an order of rounding.
+
+    Attributes:
+        rounds_sum: normalize the sum as it is stored, in the dtype of the residual.
+        rounds_product: round the normalized row to the dtype of x before the multiplication by the weight.
+    """
+
+    rounds_sum: bool = False
+    rounds_product: bool = False
+
+    def forward(
+        self, x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, offset: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The normalized sum, the sum, and the factor of each row.
+
+        Args:
+            x: (..., hidden).
+            residual: of x's shape; its dtype is that of the sum.
+            weight: (hidden,); None for rows that are only normalized.
+            eps: added to the mean square.
+            offset: added to the weight.
+
+        Returns:
+            y = s * rstd * (weight + offset), of x's dtype, s = x + residual, and rstd = 1 / sqrt(mean(s^2) + eps),
+            (...,).
+        """
+        wide = x.to(compute_dtype(x)) + residual.to(compute_dtype(x))
+        s = wide.to(residual.dtype)
+        if self.rounds_sum:
+            wide = s.to(compute_dtype(x))
+        y, rstd = self._rms_norm().normalized(wide, weight, eps, offset, x.dtype)
+        return y, s, rstd
+
+    def factors(self, s: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor]:
+        """The rstd of a stored sum."""
+        return self._rms_norm().factors(s, weight, eps, offset)
+
+    def backward(
+        self, dy: Tensor, ds: Tensor, s: Tensor, weight: Tensor | None, rstd: Tensor, eps: float, offset: float
+    ) -> tuple[Tensor, Tensor | None]:
+        """Gradients of x, which is that of the residual, and of the weight: RMSNorm's at s, and ds added to dx.
+
+        Args:
+            dy: (..., hidden), the gradient of y.
+            ds: (..., hidden), the gradient of s.
+            s: (..., hidden), the forward's.
+            weight: (hidden,), or None, the forward's.
+            rstd: (...,), the forward's.
+            eps: of the forward, in rstd already.
+            offset: added to the weight.
+        """
+        dx, dweight = self._rms_norm().backward(dy, s.to(compute_dtype(s)), weight, rstd, eps, offset)
+        return (dx + ds.to(dx.dtype)).to(s.dtype), dweight
+
+    def _rms_norm(self) -> RMSNormDecomposition:
+        return RMSNormDecomposition(rounds_product=self.rounds_product)
+
 
 Rounding = Literal["float32", "sum", "llama"]
 ROUNDINGS = get_args(Rounding)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.key import Key
+from normtune.kernels.mode import Sum
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm import reference as rms_norm
-from normtune.kernels.rms_norm.modes import Sum
 from normtune.kernels.rounding import FLOAT32_EPSILON, Expected, unit_in_last_place
 
 # A tolerance below the distance of any two numbers.

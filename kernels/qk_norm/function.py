@@ -25,7 +25,7 @@ from normtune.kernels.calling.arguments import (
 from normtune.kernels.calling.fallback import compute_dtype, keeps_subnormal, machine_epsilon, sum_of_rows
 from normtune.kernels.calling.family import OpFamily
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.mode import Dweight
+from normtune.kernels.mode import Dweight, Product
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.qk_norm.launch import (
@@ -41,7 +41,6 @@ from normtune.kernels.qk_norm.launch import (
 )
 from normtune.kernels.qk_norm.operator import qk_norm as forward_spec
 from normtune.kernels.qk_norm.operator import qk_norm_backward as backward_spec
-from normtune.kernels.rms_norm.modes import Product
 
 RotaryStyle = Literal["neox", "gptj"]
 Casting = Literal["gemma", "llama"]

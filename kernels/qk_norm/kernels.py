@@ -30,6 +30,7 @@ import triton
 import triton.language as tl
 
 from normtune.kernels.call import KernelCall
+from normtune.kernels.mode import Product
 from normtune.kernels.problem import Problem
 from normtune.kernels.qk_norm.launch import (
     HeadsLaunch,
@@ -39,7 +40,6 @@ from normtune.kernels.qk_norm.launch import (
     Tables,
     heads_of,
 )
-from normtune.kernels.rms_norm.modes import Product
 from normtune.kernels.tiles.launch import reduce_tile
 from normtune.kernels.tiles.partial_sums import sum_call
 from normtune.kernels.tiles.tile import extent

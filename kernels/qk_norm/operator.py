@@ -9,7 +9,7 @@ from itertools import product
 from typing import Annotated
 
 from normtune.kernels.config import Config
-from normtune.kernels.mode import Dweight
+from normtune.kernels.mode import Dweight, Product
 from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, OUTPUT, ROWS_HIDDEN, WEIGHT, Buffer, Problem
 from normtune.kernels.qk_norm.launch import (
@@ -27,7 +27,6 @@ from normtune.kernels.qk_norm.launch import (
     resolve_backward,
     trial,
 )
-from normtune.kernels.rms_norm.modes import Product
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
 

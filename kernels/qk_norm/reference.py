@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from normtune.kernels.mode import Dweight
+from normtune.kernels.mode import Dweight, Product
 from normtune.kernels.problem import Problem
 from normtune.kernels.qk_norm.launch import (
     BACKWARD,
@@ -22,7 +22,6 @@ from normtune.kernels.qk_norm.launch import (
     heads_of,
 )
 from normtune.kernels.rms_norm import reference as of_rms_norm
-from normtune.kernels.rms_norm.modes import Product
 from normtune.kernels.rounding import FLOAT32_EPSILON, Expected, unit_in_last_place
 
 # A tolerance below the distance of any two numbers.

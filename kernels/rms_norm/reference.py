@@ -9,9 +9,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from normtune.kernels.mode import Dweight, Rstd
+from normtune.kernels.mode import Dweight, Product, Rstd, Statistics
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.modes import Product, Statistics
 from normtune.kernels.rounding import FLOAT32_EPSILON, RSTD_UNITS, Expected, unit_in_last_place
 
 

@@ -1,9 +1,11 @@
 """The public function of gated RMSNorm, and the module in place of Qwen3NextRMSNormGated and MambaRMSNormGated.
 
 In: arguments. Out: y = norm(x) * (weight + offset) * silu(z), or norm(x * silu(z)) * (weight + offset). There is an
-`Operation` for each combination of modes.
+`Operation` for each combination of modes. `GatedDecomposition` is the same in torch's operations: for inputs that the
+kernels do not take, and for higher derivatives.
 """
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any, Literal, get_args
 
@@ -13,13 +15,77 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from normtune.kernels.calling.arguments import check_choice, check_flag, check_kind, check_module
 from normtune.kernels.calling.cached import forward_of_three, forward_of_two
-from normtune.kernels.calling.fallback import keeps_subnormal, machine_epsilon
+from normtune.kernels.calling.fallback import compute_dtype, keeps_subnormal, machine_epsilon, sum_of_rows
 from normtune.kernels.calling.op import Op
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.rms_norm.function import rms_norm
-from normtune.kernels.rms_norm_gated.decomposition import GatedDecomposition
-from normtune.kernels.rms_norm_gated.modes import Gate, Order, Roundings
-from normtune.kernels.rms_norm_gated.spec import rms_norm_gated_backward, rms_norm_gated_forward
+from normtune.kernels.rms_norm_gated.launch import Gate, Order, Roundings
+from normtune.kernels.rms_norm_gated.operator import rms_norm_gated_backward, rms_norm_gated_forward
+
+
+class GatedDecomposition:
+    """The formula of one mode; inputs are x, z if there is a gate, and weight.
+
+    Args:
+        norm_before_gate: y is norm(x) * weight * silu(z), else norm(x * silu(z)) * weight.
+        has_gate: there is a z.
+        rounds_once: all arithmetic is in float32; else the normalized values are rounded to x's dtype, and their
+            product with the weight to the dtype of both.
+    """
+
+    def __init__(self, norm_before_gate: bool, has_gate: bool, rounds_once: bool) -> None:
+        self._is_norm_first, self._has_gate, self._rounds_once = norm_before_gate, has_gate, rounds_once
+
+    def forward(self, *arguments: Tensor | float) -> tuple[Tensor, Tensor]:
+        """Outputs y, of x's shape and dtype, and rstd (..., 1 less), of the inputs, eps and offset."""
+        x, z, weight, eps, offset = self._named(arguments)
+        u = self._normalized(x, z)
+        rstd = torch.rsqrt(u.square().mean(-1) + eps)
+        xhat = u * rstd.unsqueeze(-1)
+        y = xhat * (weight.to(u.dtype) + offset) if self._rounds_once else (xhat.to(x.dtype) * weight).to(u.dtype)
+        if z is not None and self._is_norm_first:
+            y = y * torch.nn.functional.silu(z.to(u.dtype))
+        return y.to(x.dtype), rstd
+
+    def factors(self, *arguments: Tensor | float) -> tuple[Tensor]:
+        """The rstd of `forward`, whose arguments it takes."""
+        x, z, _, eps, _ = self._named(arguments)
+        return (torch.rsqrt(self._normalized(x, z).square().mean(-1) + eps),)
+
+    def backward(self, dy: Tensor, *arguments: Tensor | float) -> Sequence[Tensor]:
+        """Gradients of the inputs, of the gradient of y, the inputs, rstd, eps and offset; see `backward`'s kernels."""
+        *inputs, rstd, eps, offset = arguments
+        x, z, weight, _, offset = self._named((*inputs, eps, offset))
+        assert isinstance(rstd, Tensor)
+        rstd = rstd.unsqueeze(-1)
+        u = self._normalized(x, z)
+        xhat, product = u * rstd, dy.to(u.dtype)
+        scale = weight.to(u.dtype) + offset
+        wide_z = None if z is None else z.to(u.dtype)
+        if wide_z is not None and self._is_norm_first:
+            product = product * torch.nn.functional.silu(wide_z)
+        gradient = product * scale
+        dx = rstd * (gradient - xhat * (gradient * xhat).mean(-1, keepdim=True))
+        dweight = sum_of_rows(product * xhat, weight.dim()).to(weight.dtype)
+        if z is None or wide_z is None:
+            return dx.to(x.dtype), dweight
+        sigmoid = torch.sigmoid(wide_z)
+        derivative = sigmoid * (1 + wide_z * (1 - sigmoid))
+        if self._is_norm_first:
+            dz = dy.to(u.dtype) * xhat * scale * derivative
+        else:
+            dx, dz = dx * torch.nn.functional.silu(wide_z), dx * x.to(u.dtype) * derivative
+        return dx.to(x.dtype), dz.to(z.dtype), dweight
+
+    def _named(self, arguments: Sequence[Tensor | float]) -> tuple[Tensor, Tensor | None, Tensor, float, float]:
+        x, *gate, weight, eps, offset = arguments
+        return x, gate[0] if gate else None, weight, eps, offset  # type: ignore[return-value]
+
+    def _normalized(self, x: Tensor, z: Tensor | None) -> Tensor:
+        """The values that are normalized, in the wide dtype."""
+        wide = x.to(compute_dtype(x))
+        return wide if z is None or self._is_norm_first else wide * torch.nn.functional.silu(z.to(wide.dtype))
+
 
 Rounding = Literal["float32", "hugging_face"]
 _ROUNDINGS = get_args(Rounding)

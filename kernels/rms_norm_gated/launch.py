@@ -1,19 +1,40 @@
-"""Resolves a config to a launch of the gated RMSNorm kernels, if it is legal; the layout of their rows.
+"""Modes and launches of the gated RMSNorm kernels, and the layout of their rows.
 
-In: config, problem, target. Out: `Launch`, or `IllegalConfigError` with the reason. Pure arithmetic, no torch, no
-triton. Part of the kernels' fingerprint: a change here can change the time of a config.
+In: config, problem, target. Out: `Launch`, or `IllegalConfigError` with the reason. Pure arithmetic, no
+torch, no triton. Part of the kernels' fingerprint.
 """
 
 from typing import Any
 
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.config import Config
-from normtune.kernels.mode import Dweight
+from normtune.kernels.mode import Dweight, Mode
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_gated.modes import Gate
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import MAX_WORKSPACE_BYTES, Launch, next_power_of_2, row_layout, split, tile
+
+
+class Order(Mode):
+    """Whether the gate multiplies the norm, or x before it is normalized."""
+
+    NORM_FIRST = ""
+    GATE_FIRST = "gate_first"
+
+
+class Gate(Mode):
+    """Whether there is a gate."""
+
+    PRESENT = ""
+    NONE = "no_gate"
+
+
+class Roundings(Mode):
+    """Whether y is rounded once, or wherever Hugging Face's formula rounds."""
+
+    ONCE = ""
+    HUGGING_FACE = "hugging_face"
+
 
 # Most elements of a tile per thread: the forward holds x and z, the backward dy, x, z and the running weight gradient.
 # The widest row, 65536, stays legal with 32 warps.

@@ -13,7 +13,7 @@ from torch import Tensor
 from normtune.kernels.mode import Dweight, Rstd
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm import reference as plain
-from normtune.kernels.rms_norm_gated.modes import Gate, Order, Roundings
+from normtune.kernels.rms_norm_gated.launch import Gate, Order, Roundings
 from normtune.kernels.rounding import FLOAT32_EPSILON, RSTD_UNITS, Expected, unit_in_last_place
 
 _ROUNDINGS = 8 * FLOAT32_EPSILON

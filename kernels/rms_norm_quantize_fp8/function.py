@@ -1,9 +1,14 @@
-"""The public function `rms_norm_quantize_fp8`.
+"""The public function `rms_norm_quantize_fp8`, its operations and its formula.
 
-In: arguments. Out: `Quantized`: the norm in FP8 with its scale, and the optional outputs.
+In: arguments. Out: `Quantized`: the norm in FP8 with its scale, and the optional outputs. `QuantizeDecomposition` is
+the same in torch's operations, for tensors that the kernels do not support. `quantize` is all operations as one
+function, none of which has a backward, since FP8 values have no gradient; `straight_through` is the same with a graph
+of the outputs `y` and `sum`, whose gradients are those of `rms_norm_backward`. Autograd casts a gradient to the dtype
+of its output, so one that arrived at q would be rounded to FP8 without a scale: q has no graph.
 """
 
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -12,9 +17,16 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from normtune.kernels.calling.arguments import check_choice, check_flag, check_kind, number
-from normtune.kernels.mode import Mode
-from normtune.kernels.rms_norm.modes import Product
-from normtune.kernels.rms_norm_quantize_fp8.modes import (
+from normtune.kernels.calling.batch_invariant import is_batch_invariant
+from normtune.kernels.calling.fallback import transposed
+from normtune.kernels.calling.family import OpFamily
+from normtune.kernels.calling.operation import Operation
+from normtune.kernels.fused_add_rms_norm.function import rms_norm_backward
+from normtune.kernels.mode import Mode, Product
+from normtune.kernels.operator import IllegalConfigError
+from normtune.kernels.rms_norm_quantize_fp8.launch import (
+    BLOCK,
+    FAMILY,
     SCALINGS,
     TRANSPOSE,
     Amax,
@@ -25,12 +37,237 @@ from normtune.kernels.rms_norm_quantize_fp8.modes import (
     Residual,
     RstdOutput,
     ScaleLayout,
+    blocks_of,
+    check_target,
     modes_of,
+    padded_rows,
 )
-from normtune.kernels.rms_norm_quantize_fp8.operation import needs_gradient, quantize, straight_through
-from normtune.kernels.rms_norm_quantize_fp8.scales import blocks_of, padded_rows
-from normtune.kernels.rms_norm_quantize_fp8.spec import SPECS
+from normtune.kernels.rms_norm_quantize_fp8.operator import SPECS
+from normtune.kernels.target import Target
 from normtune.kernels.transpose_fp8.function import transpose_fp8
+
+OUTPUTS = ("sum", "q", "scale", "amax", "y", "rstd", "q_t")
+
+
+class QuantizeDecomposition(NamedTuple):
+    """The formula of an operation in these modes."""
+
+    modes: QuantizeModes
+
+    def forward(self, x: Tensor, weight: Tensor | None, *arguments: Any) -> list[Tensor]:
+        """The outputs in the order of `OUTPUTS`; `arguments`: residual, scale and amax where the modes have them."""
+        rest = list(arguments)
+        residual = rest.pop(0).reshape(-1, x.shape[-1]) if self.modes.has_residual else None
+        scale = rest.pop(0) if self.modes.scaling == "static" else None
+        amax = rest.pop(0) if self.modes.has_amax and self.modes.accumulates else None
+        results = outputs(self.modes, x.reshape(-1, x.shape[-1]), weight, residual, scale, *rest)
+        if amax is not None:
+            amax.copy_(torch.maximum(amax, results.pop("amax")))
+        return [
+            results[name].view(x.shape) if name in ("sum", "q", "y") else results[name]
+            for name in OUTPUTS
+            if name in results
+        ]
+
+
+def outputs(
+    modes: QuantizeModes,
+    x: Tensor,
+    weight: Tensor | None,
+    residual: Tensor | None,
+    scale: Tensor | None,
+    eps: float,
+    offset: float,
+    least_amax: float = 0.0,
+) -> dict[str, Tensor]:
+    """`q`, and those of `sum`, `scale`, `amax`, `y`, `rstd` and `q_t` that the modes have.
+
+    `x` and `residual` are (rows, hidden); a weight that is None leaves rows normalized; `scale` (1,) is that of the
+    scaling `static`.
+    """
+    by_name: dict[str, Tensor] = {}
+    wide = x.float().contiguous()  # torch sums in an order that depends on strides
+    if residual is not None:
+        wide = wide + residual.float()
+        by_name["sum"] = wide.to(x.dtype)
+        if modes.rounds_sum:
+            wide = by_name["sum"].float()
+    squares = wide.square()
+    # torch divides a single row among threads and would sum it in another order than one of several rows.
+    means = (squares.expand(2, -1) if squares.shape[0] == 1 else squares).mean(-1, keepdim=True)[: squares.shape[0]]
+    rstd = torch.rsqrt(means + eps)
+    norm = wide * rstd
+    if modes.rounds_product:
+        norm = norm.to(x.dtype).float()
+    if weight is not None:
+        norm = norm * (weight.float() + offset)
+    if modes.rounds_norm:
+        norm = norm.to(x.dtype).float()
+    if modes.has_rstd:
+        by_name["rstd"] = rstd.reshape(-1)
+    if modes.has_y:
+        by_name["y"] = norm.to(x.dtype)
+    if modes.has_amax:
+        by_name["amax"] = norm.abs().amax().reshape(1) if norm.numel() else x.new_zeros(1, dtype=torch.float32)
+    blocks = norm.unsqueeze(1)
+    if modes.scaling == "block":
+        hidden = norm.shape[1]
+        blocks = torch.nn.functional.pad(norm, (0, -hidden % BLOCK)).view(-1, blocks_of(hidden), BLOCK)
+    if modes.scaling == "static":
+        assert scale is not None
+        wide_scale = scale
+    elif modes.scaling == "tensor":
+        wide_scale = by_name["scale"] = by_name["amax"].clamp(min=least_amax) / modes.largest
+    else:
+        wide_scale = blocks.abs().amax(2, keepdim=True).clamp(min=least_amax) / modes.largest
+        by_name["scale"] = stored(modes, wide_scale.squeeze(2))
+    q = (blocks * wide_scale.reciprocal()).clamp(-modes.largest, modes.largest).to(getattr(torch, modes.q_dtype))
+    by_name["q"] = q.flatten(1)[:, : norm.shape[1]].contiguous()
+    if modes.has_transpose:
+        by_name["q_t"] = transposed(by_name["q"])
+    return by_name
+
+
+def stored(modes: QuantizeModes, scale: Tensor) -> Tensor:
+    """Scales (rows, blocks) flattened in memory order."""
+    if modes.is_column_major:
+        rows = scale.shape[0]
+        scale = torch.nn.functional.pad(scale.T, (0, padded_rows(rows) - rows))
+    return scale.reshape(-1)
+
+
+INPUTS = ("x", "weight", "residual", "scale")
+_DEFAULTS = {"eps": 1e-6, "offset": 0.0, "least_amax": 1e-10}
+
+
+def _without_offset(tensors: Sequence[Tensor | None], scalars: tuple[float, ...]) -> tuple[float, ...]:
+    """Without a weight the kernels read ones, to which no offset is added."""
+    eps, offset, *rest = scalars
+    return (eps, 0.0 if tensors[1] is None else offset, *rest)
+
+
+def _checks(has_residual: bool, tensors: Sequence[Any]) -> None:
+    x = tensors[0]
+    if x.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        raise ValueError(f"x is {x.dtype}: expected bfloat16, float16 or float32")
+    if x.dim() == 0 or x.shape[-1] == 0:
+        raise ValueError(f"x has shape {tuple(x.shape)}: expected (..., hidden), hidden at least 1")
+    residual = tensors[2] if has_residual else None
+    if isinstance(residual, Tensor) and residual.dtype != x.dtype:
+        raise ValueError(f"residual is {residual.dtype}: expected {x.dtype}, as x")
+
+
+def _is_for_target(modes: QuantizeModes, target: Target) -> bool:
+    try:
+        check_target(modes, target)
+    except IllegalConfigError:
+        return False
+    return True
+
+
+def _operation(scaling: str, variant: str) -> Operation:
+    spec = SPECS[scaling]
+    problem = spec.problem(1, 1, "float32", variant)
+    modes = modes_of(problem)
+    return Operation(
+        name=FAMILY,
+        forward=spec,
+        formula=QuantizeDecomposition(modes),
+        defaults={name: _DEFAULTS[name] for name in spec.scalars},
+        optional=("weight",),
+        scalars_of=_without_offset,
+        modes=tuple(mode.of(problem) for mode in spec.modes),
+        checks=partial(_checks, modes.has_residual),
+        is_for_target=partial(_is_for_target, modes),
+        marked=("rstd",) if modes.has_rstd else (),
+    )
+
+
+_OPTIONS = {"scaling": "str", "variant": "str"}
+QUANTIZE = OpFamily(FAMILY, INPUTS, _DEFAULTS, _OPTIONS, _operation)
+# The operations that accumulate the amax.
+ACCUMULATE = OpFamily(
+    name=f"{FAMILY}_amax_in_place",
+    inputs=(*INPUTS, "amax"),
+    scalars=_DEFAULTS,
+    options=_OPTIONS,
+    operation_of=_operation,
+    written="amax",
+    outputs=OUTPUTS,
+)
+
+
+def quantize(
+    choices: tuple[str, ...],
+    inputs: Mapping[str, Tensor | None],
+    scalars: Mapping[str, float],
+    batch_invariant: bool | None,
+) -> dict[str, Tensor]:
+    """The outputs by name of the operation with this scaling and variant; arguments as in `OpFamily.call`."""
+    family = QUANTIZE if inputs["amax"] is None else ACCUMULATE
+    outputs = family.call(choices, inputs, scalars, batch_invariant)
+    return dict(zip(family.outputs_of(*choices), outputs, strict=True))
+
+
+_GRADED = ("y", "sum")
+
+
+class _StraightThrough(torch.autograd.Function):
+    """`quantize`, with each input as an argument."""
+
+    @staticmethod
+    def forward(ctx: Any, choices: Any, names: Any, scalars: Any, batch_invariant: Any, *inputs: Any) -> Any:
+        """The outputs, in order."""
+        by_name = dict(zip(names, inputs, strict=True))
+        outputs = quantize(choices, by_name, scalars, batch_invariant)
+        ctx.options = (scalars["eps"], 0.0 if by_name["weight"] is None else scalars["offset"], batch_invariant)
+        ctx.names, ctx.outputs = names, tuple(outputs)
+        ctx.save_for_backward(outputs.get("sum", by_name["x"]), by_name["weight"], outputs["rstd"])
+        ctx.mark_non_differentiable(*(tensor for name, tensor in outputs.items() if name not in _GRADED))
+        ctx.set_materialize_grads(False)
+        return tuple(outputs.values())
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor | None) -> Any:
+        """The gradients of x, weight and residual."""
+        arrived = dict(zip(ctx.outputs, incoming, strict=True))
+        dy, ds = (arrived.get(name) for name in _GRADED)
+        needs = dict(zip(ctx.names, ctx.needs_input_grad[4:], strict=True))
+        needs_rows = needs["x"] or needs["residual"]
+        rows, columns = ds, None
+        if dy is not None:
+            x, weight, rstd = ctx.saved_tensors
+            rows, columns = rms_norm_backward(
+                *(dy, x, weight, rstd.view(x.shape[:-1]), *ctx.options),
+                ds=ds,
+                needs_dx=needs_rows,
+                needs_dweight=needs["weight"],
+            )
+        gradients = {"x": rows, "residual": rows, "weight": columns}
+        return (None, None, None, None, *(gradients.get(name) if needs[name] else None for name in ctx.names))
+
+
+def straight_through(
+    choices: tuple[str, ...],
+    inputs: Mapping[str, Tensor | None],
+    scalars: Mapping[str, float],
+    batch_invariant: bool | None,
+) -> dict[str, Tensor]:
+    """`quantize` with gradients of `y` and `sum`; the modes include the outputs `y` and `rstd`."""
+    if batch_invariant is None and not torch.compiler.is_compiling():  # a copied rstd would lose the mark of the mode
+        batch_invariant = is_batch_invariant()
+    outputs = _StraightThrough.apply(  # type: ignore[no-untyped-call]
+        choices, tuple(inputs), scalars, batch_invariant, *inputs.values()
+    )
+    return dict(zip(QUANTIZE.outputs_of(*choices), outputs, strict=True))
+
+
+def needs_gradient(inputs: Mapping[str, Any]) -> bool:
+    """Whether an input of a call needs a gradient."""
+    return torch.is_grad_enabled() and any(
+        getattr(inputs[name], "requires_grad", False) for name in ("x", "weight", "residual")
+    )
+
 
 ROUNDINGS: dict[str, tuple[Mode, ...]] = {
     "float32": (),

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm import reference as of_rms_norm
-from normtune.kernels.rms_norm_quantize_fp8.decomposition import stored
-from normtune.kernels.rms_norm_quantize_fp8.modes import QuantizeModes, modes_of
-from normtune.kernels.rms_norm_quantize_fp8.scales import BLOCK, blocks_of
+from normtune.kernels.rms_norm_quantize_fp8.function import stored
+from normtune.kernels.rms_norm_quantize_fp8.launch import BLOCK, QuantizeModes, blocks_of, modes_of
 from normtune.kernels.rounding import FLOAT32_EPSILON, RSTD_UNITS, Expected, unit_in_last_place
 
 # Relative error of the float32 norm: the sum of squares, its root, and two products.

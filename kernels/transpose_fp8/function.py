@@ -14,7 +14,7 @@ from normtune.kernels.calling.arguments import check_kind
 from normtune.kernels.calling.fallback import transposed
 from normtune.kernels.calling.family import OpFamily
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.transpose_fp8 import spec
+from normtune.kernels.transpose_fp8 import operator as spec
 
 BYTES = getattr(torch, spec.DTYPE)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from normtune.kernels.problem import Problem
 from normtune.kernels.rounding import Expected
-from normtune.kernels.transpose_fp8.spec import DTYPE
+from normtune.kernels.transpose_fp8.operator import DTYPE
 
 
 def inputs(problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.mode import Mode
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import Buffer, Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.header import Gpu
 from normtune.kernels.target import TARGETS, Target
 from normtune.kernels.tiles.launch import Launch

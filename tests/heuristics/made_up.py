@@ -19,7 +19,7 @@ from normtune.heuristics.writing.regenerate import Command, command_of
 from normtune.kernels.box import Box, Interval
 from normtune.kernels.key import Key
 from normtune.kernels.problem import MAX_ROWS, axes_of
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.facts import decoded, encoded
 from normtune.kernels.tablefile.header import body_hash, parse
 from normtune.results.evidence import Evidence

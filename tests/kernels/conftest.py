@@ -11,7 +11,7 @@ from normtune import use, use_batch_invariant
 from normtune.heuristics.writing.entries import table_text
 from normtune.kernels.calling import batch_invariant
 from normtune.kernels.problem import AXES, MAX_ROWS
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import body_hash
 from normtune.kernels.tablefile.template import of_axes

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.kernels.config import Config
-from normtune.kernels.rms_norm.config import FINISHES, SCHEDULES, RMSNormConfig
+from normtune.kernels.rms_norm.operator import FINISHES, SCHEDULES, RMSNormConfig
 
 configs = st.builds(
     RMSNormConfig,

@@ -380,56 +380,58 @@ def test_a_check_and_a_sweep_go_by_it(
 # Edits of normtune's own sources, in the modules of rms_norm_forward.
 OWN = "normtune.kernels"
 OWN_HARMFUL = {
-    "kernel": ("rms_norm.forward", "HAS_COLUMN_MASK and i_chunk", "i_chunk"),
-    "eviction": ("rms_norm.forward", 'eviction_policy="evict_last"', 'eviction_policy="evict_first"'),
-    "constexpr condition": ("rms_norm.forward", "if PART_COL < BLOCK_COL:", "if PART_COL <= BLOCK_COL:"),
-    "limit of the calls": ("rms_norm.forward", "64 << 10", "32 << 10"),
-    "argument of a call": ("rms_norm.forward", '"num_warps": launch.num_warps', '"num_warps": 4'),
-    "grid": ("rms_norm.forward", "triton.cdiv(problem.hidden, part)", "triton.cdiv(problem.hidden, part) + 1"),
-    "option of jit": ("rms_norm.forward", "do_not_specialize=RUNTIME", "do_not_specialize=RUNTIME, debug=True"),
+    "kernel": ("rms_norm.kernels", "HAS_COLUMN_MASK and i_chunk", "i_chunk"),
+    "eviction": ("rms_norm.kernels", 'eviction_policy="evict_last"', 'eviction_policy="evict_first"'),
+    "constexpr condition": ("rms_norm.kernels", "if PART_COL < BLOCK_COL:", "if PART_COL <= BLOCK_COL:"),
+    "limit of the calls": ("rms_norm.kernels", "64 << 10", "32 << 10"),
+    "argument of a call": ("rms_norm.kernels", '"num_warps": launch.num_warps', '"num_warps": 4'),
+    "grid": ("rms_norm.kernels", "triton.cdiv(problem.hidden, part)", "triton.cdiv(problem.hidden, part) + 1"),
+    "option of jit": (
+        "rms_norm.kernels",
+        "do_not_specialize=FORWARD_RUNTIME",
+        "do_not_specialize=FORWARD_RUNTIME, debug=True",
+    ),
     "jit": (
-        "rms_norm.forward",
+        "rms_norm.kernels",
         "@triton.jit\ndef _normalize_chunks",
         "@triton.jit(noinline=True)\ndef _normalize_chunks",
     ),
-    "helper": ("rms_norm.forward_tile", "tl.rsqrt", "1 / tl.sqrt"),
-    "field": ("rms_norm.forward_tile", "stores_rstd holds_row", "holds_row stores_rstd"),
-    "runtime arguments": ("rms_norm.forward_tile", "RUNTIME = ", "RUNTIME = () or "),
-    "part": ("rms_norm.forward_parts", "tl.program_id", "1 + tl.program_id"),
+    "helper": ("rms_norm.kernels", "tl.rsqrt", "1 / tl.sqrt"),
+    "field": ("rms_norm.kernels", "stores_rstd holds_row", "holds_row stores_rstd"),
+    "runtime arguments": ("rms_norm.kernels", "FORWARD_RUNTIME = ", "FORWARD_RUNTIME = () or "),
+    "part": ("rms_norm.kernels", "tl.program_id", "1 + tl.program_id"),
     "limit of a launch": ("rms_norm.launch", "FORWARD_ELEMENTS_PER_THREAD = 128", "FORWARD_ELEMENTS_PER_THREAD = 64"),
-    "mode": ("rms_norm.modes", 'ROUNDED = "rounded_sum"', 'ROUNDED = "sum"'),
     "tile": ("tiles.tile", "o_col < n_col", "o_col <= n_col"),
     "alignment": ("tiles.tile", "tl.multiple_of(length.to(tl.int64), ALIGNMENT)", "length.to(tl.int64)"),
     "store": ("tiles.tile", "b_value.to(ptr.dtype.element_ty), mask=mask", "b_value, mask=mask"),
     "tile mask": ("tiles.tile", "if BLOCK_ROW > 1:", "if BLOCK_ROW > 2:"),
     "shared rule": ("tiles.launch", "RESERVED_SHARED_BYTES = ", "RESERVED_SHARED_BYTES = 1 + "),
-    "buffer": ("rms_norm.spec", '"float32"', '"float64"'),
+    "buffer": ("rms_norm.operator", '"float32"', '"float64"'),
 }
 OWN_HARMLESS = {
-    "comment": ("rms_norm.forward", "    b_square = ", "    # a comment\n    b_square = "),
-    "docstring": ("rms_norm.forward", '"""A program has a row', '"""Of a program: it has a row'),
-    "docstring of a module": ("rms_norm.forward", '"""RMSNorm forward:', '"""Forward:'),
-    "licence": ("rms_norm.forward", '"""RMSNorm forward:', '# SPDX-License-Identifier: MIT\n"""RMSNorm forward:'),
-    "blank lines": ("rms_norm.forward", "@triton.jit\n", "\n\n@triton.jit\n"),
-    "quotes": ("rms_norm.forward", '"evict_first"', "'evict_first'"),
-    "number": ("rms_norm.forward", "64 << 10", "0x40 << 10"),
-    "moved": ("rms_norm.forward", "_MAX_SUM_BYTES = 128 << 10", "LAST = 1\n_MAX_SUM_BYTES = 128 << 10"),
-    "unused import": ("rms_norm.forward", "import triton\n", "import math\nimport triton\n"),
-    "annotation": ("rms_norm.forward", "-> tuple[KernelCall, ...]:", "-> object:"),
-    "comment of a helper": ("rms_norm.forward_tile", "@triton.jit\n", "# why\n@triton.jit\n"),
+    "comment": ("rms_norm.kernels", "    b_square = ", "    # a comment\n    b_square = "),
+    "docstring": ("rms_norm.kernels", '"""A program has a row', '"""Of a program: it has a row'),
+    "docstring of a module": ("rms_norm.kernels", '"""The kernels of', '"""Kernels of'),
+    "licence": ("rms_norm.kernels", '"""The kernels of', '# SPDX-License-Identifier: MIT\n"""The kernels of'),
+    "blank lines": ("rms_norm.kernels", "@triton.jit\n", "\n\n@triton.jit\n"),
+    "quotes": ("rms_norm.kernels", '"evict_first"', "'evict_first'"),
+    "number": ("rms_norm.kernels", "64 << 10", "0x40 << 10"),
+    "moved": ("rms_norm.kernels", "_MAX_SUM_BYTES = 128 << 10", "LAST = 1\n_MAX_SUM_BYTES = 128 << 10"),
+    "unused import": ("rms_norm.kernels", "import triton\n", "import math\nimport triton\n"),
+    "annotation": ("rms_norm.kernels", "-> tuple[KernelCall, ...]:", "-> object:"),
+    "comment of a helper": ("rms_norm.kernels", "@triton.jit\n", "# why\n@triton.jit\n"),
     "docstring of a helper": ("tiles.tile", '"""Write (rows', '"""Writes (rows'),
     "unused helper": ("tiles.tile", "@triton.jit\ndef extent", "def unused():\n    pass\n\n\n@triton.jit\ndef extent"),
-    "docstring of a mode": ("rms_norm.modes", '"""The sum x', '"""A sum x'),
     "comment on a limit": ("rms_norm.launch", "# Most elements of a tile", "# The most elements of a tile"),
     "backward": ("rms_norm.launch", "BACKWARD_ELEMENTS_PER_THREAD = 64", "BACKWARD_ELEMENTS_PER_THREAD = 32"),
     "docstring of a rule": ("tiles.launch", '"""', '"""\n\n    '),
     "order": (
-        "rms_norm.forward_tile",
+        "rms_norm.kernels",
         "import triton\nimport triton.language as tl",
         "import triton.language as tl\nimport triton",
     ),
-    "space": ("rms_norm.spec", "space=forward_space", "space=backward_space"),
-    "scalars": ("rms_norm.spec", "limiting=(),", "limiting=(Product.ROUNDED,),"),
+    "space": ("rms_norm.operator", "space=forward_space", "space=backward_space"),
+    "scalars": ("rms_norm.operator", "limiting=(),", "limiting=(Product.ROUNDED,),"),
 }
 
 
@@ -468,7 +470,7 @@ def test_edits_of_the_own_kernels_are_found_where_they_change_a_launch(edit, tmp
     assert (own_fingerprint(monkeypatch, tmp_path, name, change) == own_present()) == (edit in OWN_HARMLESS)
 
 
-@pytest.mark.parametrize("name", ["rms_norm.forward", "rms_norm.launch", "tiles.tile", "rms_norm.forward_tile"])
+@pytest.mark.parametrize("name", ["rms_norm.kernels", "rms_norm.launch", "tiles.tile", "rms_norm.kernels"])
 def test_another_formatter_does_not_count(name, tmp_path, monkeypatch) -> None:
     assert own_fingerprint(monkeypatch, tmp_path, name, lambda text: ast.unparse(ast.parse(text))) == own_present()
 

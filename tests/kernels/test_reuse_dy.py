@@ -5,7 +5,7 @@ import torch
 
 from normtune import FusedAddRMSNorm, RMSNorm, RMSNormGated, fused_add_rms_norm, rms_norm, rms_norm_gated, use_table
 from normtune.kernels.calling import dispatch
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 
 ROWS, HIDDEN = 9, 520
 

@@ -13,7 +13,7 @@ from normtune.benchmarks.lib.simulation import Moment, Space
 from normtune.benchmarks.recorded_spaces import task_of
 from normtune.benchmarks.scores import expected_best, scale, score
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 
 pytestmark = pytest.mark.slow  # a benchmark, or what documents say of it
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.results.database import schema
 from normtune.results.database.url import StoreUrl
 from normtune.results.evidence import Evidence

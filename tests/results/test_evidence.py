@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from normtune.kernels.key import Key
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.results.evidence import Evidence
 from normtune.tests.kernels.problems import changed
 

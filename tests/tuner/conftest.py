@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from normtune.kernels import fingerprint
-from normtune.kernels.rms_norm import forward as forward_kernels
-from normtune.kernels.rms_norm.spec import rms_norm_forward as forward
+from normtune.kernels.rms_norm import kernels as forward_kernels
+from normtune.kernels.rms_norm.operator import rms_norm_forward as forward
 from normtune.results.database.store import Store
 from normtune.tests.kernels.registry import registered
 from normtune.tests.tuner import benches
@@ -18,8 +18,8 @@ from normtune.tuner.device.bench import Bench
 SPEC = """
 from dataclasses import replace
 from normtune.kernels.operator import register
-from normtune.kernels.rms_norm.spec import rms_norm_forward
-register(replace(rms_norm_forward, name="toy", kernel_calls="{module}:calls"))
+from normtune.kernels.rms_norm.operator import rms_norm_forward
+register(replace(rms_norm_forward, name="toy", kernel_calls="{module}:forward_calls"))
 """
 
 
@@ -39,7 +39,7 @@ class Toy:
         (self._folder / "toy_operator.py").write_text(SPEC.format(module=module))
         importlib.invalidate_caches()
         fingerprint.forget()
-        registered(self._patch, replace(forward, name="toy", kernel_calls=f"{module}:calls"))
+        registered(self._patch, replace(forward, name="toy", kernel_calls=f"{module}:forward_calls"))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import numpy as np
 
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import ROUNDS_PER_BLOCK, Measurement, Run

@@ -10,7 +10,7 @@ from rich.console import Console
 from normtune.kernels.call import ImplementationLaunch
 from normtune.kernels.config import COPY
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.records import Outcome
 from normtune.tuner.compiling.ahead import Ahead

@@ -6,7 +6,7 @@ from normtune.errors import UsageError
 from normtune.kernels.config import COPY
 from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.locate import SHIPPED
 from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.kernels.target import TARGETS

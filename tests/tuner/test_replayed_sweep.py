@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from normtune.kernels.config import COPY
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.tests.tuner.benches import sweep
 from normtune.tests.tuner.made_up_recording import BROKEN, CONFIGS, recorded_plan

@@ -5,7 +5,7 @@ import pytest
 import normtune
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tests.tuner.benches import sweep

@@ -7,7 +7,7 @@ PTX and AMD's assembly need no GPU and no assembler.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from normtune.kernels.call import KernelCall
@@ -22,6 +22,10 @@ _SECTION = re.compile(r"\.(?:section|text|amdgpu_metadata)\b")
 _FUNCTION = re.compile(
     r"^(?:\.visible )?\.(?:entry|func)\s+(?:\(.*?\)\s*)?([\w$]+)|^\.type\s+([\w$.]+),@function", re.MULTILINE
 )
+# Registers, and parameters of functions.
+_NUMBERED = re.compile(r"%[a-z]+\d+\b|\bf\d+_param_\d+\b")
+# Rounds in which registers are told apart by those beside them.
+_ROUNDS = 2
 # The metadata of a kernel that its launch and the assembler depend on.
 _METADATA = (
     "shared",
@@ -88,13 +92,17 @@ def digest_of_compiled(kernel: Any) -> bytes:
 def digest_of_assembly(kind: str, text: str, metadata: Mapping[str, Any]) -> bytes:
     """The digest of a kernel: its instructions, and the metadata that its launch and the assembler depend on.
 
+    The order of instructions within a basic block of PTX, and the list of parameters, do not count.
+
     Args:
         kind: `ptx` or `amdgcn`.
         text: the assembly.
         metadata: Triton's, of the compiled kernel.
     """
     values = {name: metadata[name] for name in _METADATA if name in metadata}
-    return _digest(f"{json.dumps(values, sort_keys=True, default=str)}\n{instructions(kind, text)}")
+    code = instructions(kind, text)
+    content = "\n".join(_without_order(code.splitlines())) if kind == "ptx" else code
+    return _digest(f"{json.dumps(values, sort_keys=True, default=str)}\n{content}")
 
 
 def instructions(kind: str, text: str) -> str:
@@ -111,6 +119,39 @@ def instructions(kind: str, text: str) -> str:
     for number, names in enumerate(dict.fromkeys(_FUNCTION.findall(code))):
         code = re.sub(rf"(?<![\w$.]){re.escape(''.join(names))}(?=_param_|[^\w$]|$)", f"f{number}", code)
     return code
+
+
+def _without_order(lines: Sequence[str]) -> list[str]:
+    """A digest of each line of PTX, sorted within each basic block, with registers by their uses in place of numbers.
+
+    LLVM orders instructions that it moves out of loops by addresses of its objects, so compiles of one kernel differ in
+    the order of instructions and in the numbers of registers. A register, or a parameter, is what the lines that name
+    it say of it and of the registers beside it (B. Weisfeiler, A. Lehman 1968). So the list of parameters, whose
+    declarations are left out, does not count either.
+    """
+    block, parsed = 0, []
+    for line in lines:
+        if not line.startswith(".param"):
+            block += line.endswith(":")
+            parsed.append((f"{block} {_NUMBERED.sub(_class_of, line)}", _NUMBERED.findall(line)))
+            block += "bra" in line
+    colors = {name: "" for _, names in parsed for name in names}
+    for _ in range(_ROUNDS):
+        uses: dict[str, list[str]] = {name: [] for name in colors}
+        for template, names in parsed:
+            signed = _short(template, [colors[name] for name in names])
+            for place, name in enumerate(names):
+                uses[name].append(f"{signed}{place}")
+        colors = {name: _short("", sorted(of)) for name, of in uses.items()}
+    return sorted(_short(template, [colors[name] for name in names]) for template, names in parsed)
+
+
+def _class_of(numbered: re.Match[str]) -> str:
+    return numbered[0].rstrip("0123456789")
+
+
+def _short(text: str, parts: Sequence[str]) -> str:
+    return hashlib.blake2b(" ".join((text, *parts)).encode(), digest_size=8).hexdigest()
 
 
 def digest_of_launch(calls: Iterable[KernelCall], codes: Iterable[bytes]) -> bytes:

@@ -12,7 +12,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.kernels.fingerprint import UNKNOWN
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence

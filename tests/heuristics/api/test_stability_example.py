@@ -8,7 +8,7 @@ import pytest
 
 from normtune.examples import stability
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.records import ROUNDS_PER_BLOCK, UNPAIRED, Measurement

@@ -17,7 +17,7 @@ from normtune.errors import Terminated
 from normtune.heuristics.rules import liger
 from normtune.kernels.config import COPY
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Gpu, parse
 from normtune.kernels.tablefile.tree import choose, configs_of

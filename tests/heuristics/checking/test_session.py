@@ -11,7 +11,7 @@ from normtune.kernels.config import COPY, Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree
 from normtune.kernels.target import TARGETS
 from normtune.tuner.checking.session import MOST_SHAPES, CheckSession, ProbeRequest

@@ -10,7 +10,7 @@ from normtune.kernels.box import Box
 from normtune.kernels.config_space import spread
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, configs_of, leaf_of, leaves
 from normtune.kernels.target import TARGETS
 from normtune.tuner.checking.shapes import (

@@ -10,7 +10,7 @@ from normtune.heuristics.regret.effects import LogSamples
 from normtune.heuristics.regret.fixed_log import log_ppm
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf
 from normtune.tuner.checking import verdict
 from normtune.tuner.checking.subject import Checked, Promise

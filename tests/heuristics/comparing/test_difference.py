@@ -21,7 +21,7 @@ from normtune.heuristics.rules.rule import Autotuned
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store

@@ -8,7 +8,7 @@ import pytest
 from normtune.heuristics.comparing.gains import ConfidenceInterval, Gain, Pair, gain
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.kernels.key import Key
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.tests.heuristics.made_up import rounds_of, timed
 
 SLOW, FAST = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 8)

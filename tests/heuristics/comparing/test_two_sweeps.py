@@ -13,7 +13,7 @@ from normtune.benchmarks.two_sweeps import main
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.records import Measurement

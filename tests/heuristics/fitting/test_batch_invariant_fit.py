@@ -12,7 +12,7 @@ from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, choose, leaves, regions
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence

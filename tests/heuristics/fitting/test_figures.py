@@ -6,7 +6,7 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
 
 NARROW, WIDE = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 8)

@@ -11,7 +11,7 @@ from normtune.heuristics.fitting.guard import LEVEL, SLOWER, Guard
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.heuristics.regret.paired import block_ratios, paired
 from normtune.kernels.key import Key
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Tree
 from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.tests.heuristics.made_up import rounds_of

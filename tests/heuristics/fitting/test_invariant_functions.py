@@ -13,7 +13,7 @@ from normtune.heuristics.writing.emit import module_text
 from normtune.heuristics.writing.entries import decisions, entries
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.key import Key
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.parse import trees

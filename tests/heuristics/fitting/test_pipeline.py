@@ -16,7 +16,7 @@ from normtune.heuristics.writing.report import figures, verdict
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.results.evidence import Evidence

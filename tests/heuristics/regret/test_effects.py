@@ -3,7 +3,7 @@ import pytest
 
 from normtune.heuristics.regret.effects import LogSamples, block_of, levels
 from normtune.kernels.config import COPY
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 
 A, B, C, D = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8))
 

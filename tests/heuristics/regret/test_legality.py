@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from normtune.heuristics.regret.legality import Legality, all_variants
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles.launch import Launch
 

@@ -7,7 +7,7 @@ from normtune.heuristics.regret.matrix import LEAST_ASSUMED, MISSING, timing_mat
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement, Run

@@ -10,7 +10,7 @@ from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.writing.emit import module_text
 from normtune.heuristics.writing.report import figures
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence

@@ -11,7 +11,7 @@ from normtune.heuristics.report import palette
 from normtune.heuristics.report.plane import SizePlane
 from normtune.kernels.box import EVERYWHERE, Box
 from normtune.kernels.config import Implementation
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
 
 FEW, MANY, LONG = (Leaf(RMSNormConfig("row", 1, warps)) for warps in (1, 4, 16))

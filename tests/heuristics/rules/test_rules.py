@@ -8,7 +8,7 @@ from normtune.heuristics.rules import AUTOTUNED, RULES, liger
 from normtune.heuristics.rules.te_rocm import _BACKWARD_LADDER, _FORWARD_LADDER, rows_per_program
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 
 H200 = TARGETS["sm_90"]
@@ -273,7 +273,11 @@ def test_rows_packed_by_transformer_engine_divide_the_rows(rows: int, hidden: in
 
 @pytest.mark.parametrize("operator_name", [FORWARD, BACKWARD])
 def test_the_full_space_has_most_of_what_is_answered(operator_name: str) -> None:
-    """At least three quarters of each; the others have less than an element a thread, as a row of 64 with 8 warps."""
+    """At least three quarters of each; the others have less than an element a thread, as a row of 64 with 8 warps.
+
+    The loops of the forward that Transformer Engine and TileGym launch, without a pipeline or over blocks of 16 rows,
+    were the best nowhere; a sweep times them where that rule is its baseline.
+    """
     spec = operator(operator_name)
     answered: dict[str, list[bool]] = {}
     for rows in (64, 32768):
@@ -290,7 +294,8 @@ def test_the_full_space_has_most_of_what_is_answered(operator_name: str) -> None
                 found = [spec.resolve(config, problem, H200, None) in launches for config in legal]
                 answered.setdefault(name, []).extend(found)
     assert {name for name, found in answered.items() if not found} <= {"atom", "sglang", "vllm", "vllm_gated"}
-    assert [name for name, found in answered.items() if 4 * sum(found) < 3 * len(found)] == []
+    few = {name for name, found in answered.items() if 4 * sum(found) < 3 * len(found)}
+    assert few == ({"te_cuda", "tilegym"} if operator_name == FORWARD else set())
 
 
 def test_grids_follow_the_number_of_multiprocessors() -> None:

@@ -11,7 +11,7 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.showing import config_map as maps
 from normtune.heuristics.showing.config_map import best_map, legend_lines, map_lines, size_label, table_map
 from normtune.kernels.key import Key
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 
 A, B, C = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 

@@ -17,7 +17,7 @@ from normtune.heuristics.writing.entries import entries
 from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store

@@ -5,7 +5,7 @@ import pytest
 import normtune
 from normtune.errors import UsageError
 from normtune.kernels.fingerprint import fingerprint
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.results.evidence import Evidence
 from normtune.tests.commands import one_line, succeed
 from normtune.tests.results.stores import merge

@@ -15,7 +15,7 @@ from normtune.heuristics.solver.optimum import Optima
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 
 # 16 warps alone are legal at 16384 in float32, 8 warps up to 8192, block_row as row.

@@ -10,7 +10,7 @@ from normtune.heuristics.solver.cross_validation import cross_validated, left_ou
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import AXES
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.target import TARGETS
 from normtune.tests.heuristics.made_up import matrix_of

@@ -13,7 +13,7 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import bins, losses
 from normtune.heuristics.solver.crossing import at_crossings
 from normtune.heuristics.solver.optimum import Optima
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.kernels.target import MOST_SMS
 from normtune.tests.heuristics.made_up import matrix_of

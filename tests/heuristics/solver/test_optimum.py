@@ -9,7 +9,7 @@ from normtune.heuristics.solver import optimum
 from normtune.heuristics.solver.grid import Axis, axis
 from normtune.heuristics.solver.optimum import Optima
 from normtune.kernels.box import Box, Interval
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, regions
 
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))

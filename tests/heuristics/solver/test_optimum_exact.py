@@ -18,7 +18,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, operator
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile import tree as tree_module
 from normtune.kernels.tablefile.tree import choose, leaves, regions
 from normtune.kernels.target import TARGETS, Target

@@ -13,7 +13,7 @@ from normtune.heuristics.solver.row_classes import RowClasses, representatives
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import MAX_ROWS
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.kernels.target import TARGETS
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from normtune.heuristics.solver.grid import axis, roundness
 from normtune.heuristics.solver.optimum import Optima
 from normtune.heuristics.solver.simplify import boxes, cost_of, replaced, simplified
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, configs_of, distinct, leaves
 
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8))

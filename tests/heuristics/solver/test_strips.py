@@ -9,7 +9,7 @@ from normtune.heuristics.solver.bins import Bins
 from normtune.heuristics.solver.grid import Axis
 from normtune.heuristics.solver.strips import Strips
 from normtune.kernels.box import Box
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import leaves, regions
 
 ROWS, HIDDEN = Axis("rows", (1, 10, 100), False), Axis("hidden", (64, 128, 256, 512), False)

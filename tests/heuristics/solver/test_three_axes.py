@@ -14,7 +14,7 @@ from normtune.heuristics.solver.simplify import cost_of, simplified
 from normtune.kernels.box import Box
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Shape
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, distinct, leaves, regions
 from normtune.kernels.target import TARGETS
 from normtune.tests.heuristics.made_up import matrix_of

@@ -16,7 +16,7 @@ from normtune.heuristics.fitting.result import FittedFunction
 from normtune.heuristics.writing.emit import body_text, module_text
 from normtune.heuristics.writing.write import check_table, write_table
 from normtune.kernels.key import Key
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile import locate, syntax, template
 from normtune.kernels.tablefile.header import body_hash, parse
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree

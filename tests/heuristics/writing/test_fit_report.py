@@ -14,7 +14,7 @@ from normtune.heuristics.writing import report
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import liger_launches
+from normtune.kernels.rms_norm.operator import liger_launches
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Gpu
 from normtune.kernels.tablefile.tree import choose

@@ -10,7 +10,7 @@ from normtune.heuristics.writing.emit import body_text
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Leaf, regions

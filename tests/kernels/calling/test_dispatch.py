@@ -13,7 +13,7 @@ from normtune.kernels.box import Box
 from normtune.kernels.calling import dispatch
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import AXES, MAX_ROWS
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.tablefile.tree import Leaf, Split

@@ -23,8 +23,7 @@ from normtune.kernels.custom_op.rules import reason_against_target
 from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
 from normtune.kernels.problem import BUFFER_ITEMSIZE, Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.rms_norm.spec import rms_norm_forward
+from normtune.kernels.rms_norm.operator import RMSNormConfig, rms_norm_forward
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.tablefile import parse
 from normtune.kernels.tablefile.tree import Leaf, Split

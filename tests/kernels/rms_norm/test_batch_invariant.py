@@ -17,7 +17,7 @@ from normtune.kernels.calling import batch_invariant, dispatch, layout
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import AXES, MAX_ROWS, Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.tablefile.locate import selection_of

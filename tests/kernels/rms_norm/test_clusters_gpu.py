@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.tests.kernels.launching import outputs_of
 from normtune.tuner.timing.gate import compare
 

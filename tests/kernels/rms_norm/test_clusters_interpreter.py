@@ -12,9 +12,9 @@ import triton.language as tl
 
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm import backward_cluster
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm import kernels as backward_cluster
 from normtune.kernels.rms_norm.launch import CLUSTERS
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import calls_of, nan_outputs, referenced
 from normtune.tuner.plan.plan import candidates

@@ -5,7 +5,7 @@ import torch
 
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.tests.kernels.launching import nan_outputs
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import gate

@@ -14,7 +14,7 @@ import triton.language as tl
 from normtune.kernels.call import run
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.tests.kernels.launching import nan_outputs
 from normtune.tuner.timing.capture import capture
 from normtune.tuner.timing.gate import compare
@@ -144,7 +144,7 @@ def test_beside_a_kernel_that_holds_all_multiprocessors(config, rows, hidden):
 
 KILLED = """
 import sys
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 sys.path.insert(0, sys.argv[1])
 from test_finishes_gpu import Work
 work = Work(RMSNormConfig(*eval(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4]))

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.rms_norm.config import FINISHES, SCHEDULES, RMSNormConfig
 from normtune.kernels.rms_norm.launch import MAX_COLUMNS_ROWS
-from normtune.kernels.rms_norm.spec import MAX_HIDDEN
+from normtune.kernels.rms_norm.operator import FINISHES, MAX_HIDDEN, SCHEDULES, RMSNormConfig
 from normtune.kernels.target import TARGETS
 
 INT32 = 2**31 - 1

@@ -3,7 +3,7 @@
 import pytest
 
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.tests.kernels.row_layouts import TARGET, row_sums
 
 NAMES = ("rms_norm_forward", "fused_add_rms_norm_forward", "rms_norm_gated_forward")

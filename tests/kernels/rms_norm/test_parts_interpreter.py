@@ -6,7 +6,7 @@ import torch
 import normtune
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import calls_of, nan_outputs
 

@@ -6,7 +6,7 @@ import pytest
 
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from tests.kernels.launching import compiled_within
 

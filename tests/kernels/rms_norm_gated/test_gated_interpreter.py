@@ -173,11 +173,9 @@ def test_what_atom_sends_to_its_fallback_is_launched(monkeypatch, hidden, case):
         z = projection[..., hidden : 2 * hidden]
     if case == "two dimensions":
         x, z = x[0], z[0]
-    from normtune.kernels.rms_norm_gated import decomposition
+    from normtune.kernels.rms_norm_gated.function import GatedDecomposition
 
-    monkeypatch.setattr(
-        decomposition.GatedDecomposition, "forward", lambda *_: pytest.fail("computed without a kernel")
-    )
+    monkeypatch.setattr(GatedDecomposition, "forward", lambda *_: pytest.fail("computed without a kernel"))
     y = normtune.rms_norm_gated(x, weight, z, **options)
     mode = {"norm_before_gate": True, "group_size": None} | {key: options[key] for key in options if key != "rounding"}
     expected = exact(x.double(), weight.double(), None if z is None else z.double(), 1e-6, 0.0, **mode)

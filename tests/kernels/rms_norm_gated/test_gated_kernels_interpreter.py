@@ -10,8 +10,8 @@ import triton.language as tl
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import MAX_ROWS
-from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.rms_norm_gated.tile import row_offsets
+from normtune.kernels.rms_norm.operator import RMSNormConfig
+from normtune.kernels.rms_norm_gated.kernels import row_offsets
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import assert_within, calls_of, nan_outputs, outputs_of, referenced
 from normtune.tuner.plan.plan import candidates

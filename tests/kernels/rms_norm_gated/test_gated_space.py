@@ -3,7 +3,7 @@
 import pytest
 
 from normtune.kernels.operator import IllegalConfigError, operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.rms_norm_gated.launch import held_chunk
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles.launch import next_power_of_2

@@ -5,8 +5,8 @@ import torch
 
 import normtune
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm_quantize_fp8.modes import operator_name
-from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
+from normtune.kernels.rms_norm_quantize_fp8.function import QUANTIZE
+from normtune.kernels.rms_norm_quantize_fp8.launch import operator_name
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import outputs_of
 from normtune.tuner.plan.plan import candidates

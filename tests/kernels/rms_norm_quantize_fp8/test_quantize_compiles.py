@@ -3,7 +3,7 @@
 import pytest
 
 from normtune.kernels.operator import IllegalConfigError, operator
-from normtune.kernels.rms_norm_quantize_fp8.modes import SCALINGS, modes_of, operator_name
+from normtune.kernels.rms_norm_quantize_fp8.launch import SCALINGS, modes_of, operator_name
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import compiled_within
 from normtune.tuner.plan.plan import candidates

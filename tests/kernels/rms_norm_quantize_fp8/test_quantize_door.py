@@ -8,8 +8,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.fake_tensor import FakeTensor
 from normtune.kernels.operator import OperatorSpec, operator, operators, read_config
 from normtune.kernels.problem import BUFFER_ITEMSIZE, INTEGERS, ITEMSIZE, Buffer
-from normtune.kernels.rms_norm_quantize_fp8.launch import resolve
-from normtune.kernels.rms_norm_quantize_fp8.modes import (
+from normtune.kernels.rms_norm_quantize_fp8.launch import (
     LARGEST,
     SCALINGS,
     NormOutput,
@@ -17,8 +16,9 @@ from normtune.kernels.rms_norm_quantize_fp8.modes import (
     Residual,
     modes_of,
     operator_name,
+    resolve,
 )
-from normtune.kernels.rms_norm_quantize_fp8.spec import QuantizeConfig
+from normtune.kernels.rms_norm_quantize_fp8.operator import QuantizeConfig
 from normtune.kernels.spec_faults import faults
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import SPACES, candidates, plan, problems

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm_quantize_fp8.modes import LARGEST, SCALINGS, operator_name
+from normtune.kernels.rms_norm_quantize_fp8.launch import LARGEST, SCALINGS, operator_name
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import outputs_of
 from normtune.tuner.plan.plan import candidates

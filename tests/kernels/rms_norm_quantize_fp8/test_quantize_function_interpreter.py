@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 import normtune
 from normtune.kernels.calling import eager
-from normtune.kernels.rms_norm_quantize_fp8.function import ROUNDINGS
-from normtune.kernels.rms_norm_quantize_fp8.modes import LARGEST
-from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
+from normtune.kernels.rms_norm_quantize_fp8.function import QUANTIZE, ROUNDINGS
+from normtune.kernels.rms_norm_quantize_fp8.launch import LARGEST
 
 pytestmark = pytest.mark.interpreter
 

@@ -8,8 +8,8 @@ import torch
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm_quantize_fp8.modes import SCALINGS, operator_name
-from normtune.kernels.rms_norm_quantize_fp8.spec import QuantizeConfig
+from normtune.kernels.rms_norm_quantize_fp8.launch import SCALINGS, operator_name
+from normtune.kernels.rms_norm_quantize_fp8.operator import QuantizeConfig
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import assert_within, calls_of, nan_outputs, outputs_of, referenced
 from normtune.tuner.plan.plan import candidates

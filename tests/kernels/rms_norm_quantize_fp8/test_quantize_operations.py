@@ -5,8 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import normtune
-from normtune.kernels.rms_norm_quantize_fp8.function import _checked_settings
-from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
+from normtune.kernels.rms_norm_quantize_fp8.function import QUANTIZE, _checked_settings
 
 
 def operation(scaling, variant=""):

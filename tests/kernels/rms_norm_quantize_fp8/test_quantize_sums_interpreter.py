@@ -12,8 +12,8 @@ from normtune.kernels.calling import eager
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm_quantize_fp8 import kernels
 from normtune.kernels.rms_norm_quantize_fp8.function import ROUNDINGS
-from normtune.kernels.rms_norm_quantize_fp8.modes import SCALINGS, TRANSPOSE, operator_name
-from normtune.kernels.rms_norm_quantize_fp8.spec import QuantizeConfig, TransposingConfig
+from normtune.kernels.rms_norm_quantize_fp8.launch import SCALINGS, TRANSPOSE, operator_name
+from normtune.kernels.rms_norm_quantize_fp8.operator import QuantizeConfig, TransposingConfig
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import outputs_of
 

@@ -6,7 +6,7 @@ import torch
 import normtune
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm_quantize_fp8.modes import operator_name
+from normtune.kernels.rms_norm_quantize_fp8.launch import operator_name
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import calls_of, nan_outputs, outputs_of
 from normtune.tuner.plan.plan import candidates

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm_quantize_fp8.modes import TRANSPOSE, operator_name
+from normtune.kernels.rms_norm_quantize_fp8.launch import TRANSPOSE, operator_name
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import compiled_within
 from normtune.tuner.plan.plan import candidates

@@ -6,8 +6,8 @@ import torch
 import normtune
 from normtune.kernels.calling import dispatch
 from normtune.kernels.operator import IllegalConfigError, operator, operators
-from normtune.kernels.rms_norm_quantize_fp8.modes import TRANSPOSE, modes_of, operator_name
-from normtune.kernels.rms_norm_quantize_fp8.spec import TransposingConfig
+from normtune.kernels.rms_norm_quantize_fp8.launch import TRANSPOSE, modes_of, operator_name
+from normtune.kernels.rms_norm_quantize_fp8.operator import TransposingConfig
 from normtune.kernels.spec_faults import faults
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates, problems

@@ -10,8 +10,8 @@ from normtune.kernels.call import run
 from normtune.kernels.calling import eager
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm_quantize_fp8.function import ROUNDINGS
-from normtune.kernels.rms_norm_quantize_fp8.modes import TRANSPOSE, operator_name
-from normtune.kernels.rms_norm_quantize_fp8.spec import TransposingConfig
+from normtune.kernels.rms_norm_quantize_fp8.launch import TRANSPOSE, operator_name
+from normtune.kernels.rms_norm_quantize_fp8.operator import TransposingConfig
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import assert_within, calls_of, nan_outputs, outputs_of
 from normtune.tuner.plan.plan import candidates

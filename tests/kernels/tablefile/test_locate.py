@@ -10,7 +10,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.writing.entries import table_text
 from normtune.kernels.key import Key
 from normtune.kernels.problem import AXES
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile import locate, template
 from normtune.kernels.tablefile.header import Data, Gpu, Header, body_hash
 from normtune.kernels.tablefile.loaded import LoadedTable

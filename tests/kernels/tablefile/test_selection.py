@@ -8,7 +8,7 @@ import pytest
 from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.problem import MAX_ROWS
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.tablefile.selection import TableSelection, row_bounds

@@ -8,7 +8,7 @@ from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.spec_faults import faults
 from normtune.kernels.target import TARGETS
-from normtune.kernels.transpose_fp8.config import TransposeConfig
+from normtune.kernels.transpose_fp8.operator import TransposeConfig
 from normtune.tuner.plan.plan import candidates
 
 SPEC = operator("transpose_fp8")

@@ -6,8 +6,8 @@ import torch
 import normtune
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
-from normtune.kernels.transpose_fp8.config import TransposeConfig
 from normtune.kernels.transpose_fp8.function import TRANSPOSE
+from normtune.kernels.transpose_fp8.operator import TransposeConfig
 from normtune.tuner.timing import gate as timing_gate
 from normtune.tuner.timing.gate import gate
 

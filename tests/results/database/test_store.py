@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from normtune.errors import UsageError
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.records import Coverage, TimedCode

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.tests.commands import one_line, printed_by, python
@@ -22,7 +22,7 @@ FILLS_THE_DISK = """
 import resource, sys
 import numpy as np
 from normtune.errors import NormtuneError
-from normtune.kernels.rms_norm.config import RMSNormConfig as Config
+from normtune.kernels.rms_norm.operator import RMSNormConfig as Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import Device, Measurement, Run
 from normtune.results.database.store import Store

@@ -12,7 +12,7 @@ from normtune.results.database.store import Store
 SWEEP = """
 import sys
 import numpy as np
-from normtune.kernels.rms_norm.config import RMSNormConfig as Config
+from normtune.kernels.rms_norm.operator import RMSNormConfig as Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import Device, Measurement, Run
 from normtune.results.database.store import Store

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import COPY
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.rms_norm.config import FINISHES, SCHEDULES, RMSNormConfig
+from normtune.kernels.rms_norm.operator import FINISHES, SCHEDULES, RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import read_parquet, write_csv, write_parquet

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from normtune.errors import NormtuneError
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.results.parallel.connect import connected
 from normtune.tests.commands import refused, succeed, wait_until

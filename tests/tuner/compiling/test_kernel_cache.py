@@ -9,7 +9,7 @@ import pytest
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tests.commands import one_line

@@ -7,7 +7,7 @@ import pytest
 
 from normtune.errors import NormtuneError
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.compiling.resources import of_assembly, of_usage

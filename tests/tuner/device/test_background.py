@@ -5,7 +5,7 @@ from typing import ClassVar
 import pytest
 
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tuner.compiling import binaries as module
 from normtune.tuner.device.bench import Bench

@@ -14,7 +14,7 @@ import pytest
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tests.commands import wait_until
 from normtune.tuner.device import bench as bench_module

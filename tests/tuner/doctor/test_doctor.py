@@ -18,7 +18,7 @@ from normtune.kernels.calling.probe import torch_facts
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.results.database.store import Store
 from normtune.results.records import Device, Measurement, Run

@@ -2,7 +2,7 @@
 
 from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import Buffer
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tiles.launch import Launch
 
 FAULTS = (

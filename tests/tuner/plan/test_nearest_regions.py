@@ -8,7 +8,7 @@ import pytest
 from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator, operators
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import choose
 from normtune.kernels.target import TARGETS

@@ -4,7 +4,7 @@ import pytest
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.grids import shapes

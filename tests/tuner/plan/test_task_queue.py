@@ -12,7 +12,7 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.solver.bins import losses
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.recording import load_recording

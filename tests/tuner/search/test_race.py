@@ -12,7 +12,7 @@ from normtune.benchmarks.lib.t4 import read_t4
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.results.exchange.recording import load_recording
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate

@@ -9,7 +9,7 @@ import pytest
 from normtune.benchmarks.lib.simulation import Space, simulate
 from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.results.records import Coverage, Outcome
 from normtune.tuner.plan.grids import between

@@ -1,7 +1,7 @@
 """Number of rounds of each config."""
 
 from normtune.kernels.config import COPY
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.adaptive import Adaptive

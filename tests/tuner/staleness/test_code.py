@@ -7,7 +7,7 @@ import pytest
 
 from normtune.errors import NormtuneError
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
 from normtune.results.records import TimedCode, launch_digest
@@ -17,7 +17,7 @@ from normtune.tuner.compiling import pool as pool_module
 from normtune.tuner.compiling.compiler import Compiled
 from normtune.tuner.compiling.pool import codes_of, compile_all, jobs_of
 from normtune.tuner.plan.binaries import Job
-from normtune.tuner.staleness.code import REFUSED, instructions
+from normtune.tuner.staleness.code import REFUSED, digest_of_assembly, instructions
 
 TARGET = TARGETS["sm_90"]
 
@@ -331,3 +331,60 @@ def test_every_launch_has_a_digest_of_its_own_whatever_job_it_is_compiled_in():
     assert [*done.codes] == [together[pair] for pair in pairs]
     # The kernel that sums 64 partial sums is not the one that sums 264.
     assert len({code.assembly for code in done.codes}) == 2
+
+
+ASSEMBLY = """.visible .entry kernel(
+.param .u64 .ptr .global .align 1 kernel_param_0,
+.param .u64 .ptr .global .align 1 kernel_param_1,
+.param .u32 kernel_param_2
+)
+{
+ld.param.b64 %rd1, [kernel_param_0];
+ld.param.b64 %rd2, [kernel_param_1];
+mov.u32 %r1, %tid.x;
+and.b32 %r2, %r1, 31;
+shl.b32 %r3, %r1, 3;
+sub.s32 %r4, %r2, %r3;
+bra $L__BB0_1;
+$L__BB0_1:
+ld.global.b32 %r5, [%rd1+4];
+add.s32 %r6, %r5, %r4;
+st.global.b32 [%rd2], %r6;
+ret;
+}"""
+MASK, SHIFT = "and.b32 %r2, %r1, 31;", "shl.b32 %r3, %r1, 3;"
+SAME_CODE = {
+    "order within a block": [
+        ("and.b32 %r2, %r1, 31;\nshl.b32 %r3, %r1, 3;", "shl.b32 %r3, %r1, 3;\nand.b32 %r2, %r1, 31;")
+    ],
+    "numbers of registers": [("%r2", "%r9"), ("%rd1", "%rd7")],
+    "another parameter": [("kernel_param_1", "kernel_param_5"), (".param .u32 kernel_param_2\n", "")],
+}
+OTHER_CODE = {
+    "operands in another order": ("sub.s32 %r4, %r2, %r3", "sub.s32 %r4, %r3, %r2"),
+    "another operand": ("add.s32 %r6, %r5, %r4", "add.s32 %r6, %r5, %r3"),
+    "another constant": ("%r1, 31", "%r1, 15"),
+    "another address": ("[%rd1+4]", "[%rd2+4]"),
+    "tensors in one another's place": ("[kernel_param_0];\nld.param.b64 %rd2", "[kernel_param_0];\nld.param.b64 %rd1"),
+    "an instruction in another block": (
+        "bra $L__BB0_1;\n$L__BB0_1:\nld.global.b32 %r5, [%rd1+4];",
+        "ld.global.b32 %r5, [%rd1+4];\nbra $L__BB0_1;\n$L__BB0_1:",
+    ),
+    "an instruction less": ("and.b32 %r2, %r1, 31;\n", ""),
+}
+
+
+@pytest.mark.parametrize("edits", SAME_CODE.values(), ids=SAME_CODE)
+def test_neither_order_nor_numbers_nor_parameters_count(edits):
+    text = ASSEMBLY
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    assert digest_of_assembly("ptx", text, {}) == digest_of_assembly("ptx", ASSEMBLY, {})
+
+
+@pytest.mark.parametrize("edit", OTHER_CODE.values(), ids=OTHER_CODE)
+def test_what_the_instructions_compute_counts(edit):
+    old, new = edit
+    assert old in ASSEMBLY
+    assert digest_of_assembly("ptx", ASSEMBLY.replace(old, new), {}) != digest_of_assembly("ptx", ASSEMBLY, {})

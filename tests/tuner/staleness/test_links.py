@@ -6,7 +6,7 @@ import pytest
 from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.results.records import REPLAY_PREFIX, Device, Measurement, Run
 from normtune.tuner.staleness.links import UNLINKED, without_links

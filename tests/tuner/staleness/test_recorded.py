@@ -10,8 +10,8 @@ from normtune.kernels import operator
 from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.key import Key
-from normtune.kernels.rms_norm import forward
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm import kernels as forward
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.exchange.recorded_code import Cell, RecordedCode

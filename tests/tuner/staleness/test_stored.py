@@ -9,8 +9,8 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels import alignment, fingerprint, operator
 from normtune.kernels.config import COPY
-from normtune.kernels.rms_norm import forward
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm import kernels as forward
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles import launch
 from normtune.results.api import export_data

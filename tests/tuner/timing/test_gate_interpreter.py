@@ -8,7 +8,7 @@ import torch
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles.trial import PASSES

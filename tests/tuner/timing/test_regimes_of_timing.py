@@ -11,7 +11,7 @@ from triton.compiler import ASTSource
 
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing import batch as batches

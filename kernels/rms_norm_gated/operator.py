@@ -1,4 +1,4 @@
-"""The two operators of gated RMSNorm: buffers, spaces, default configs.
+"""The two operators of gated RMSNorm: spaces, default configs, buffers and specs.
 
 Out: registered `OperatorSpec`s. A row of several groups moves as many bytes as that many rows of a group's length, and
 runs the same binary. So groups are measured, looked up and launched as rows x groups rows of `hidden` = group size.
@@ -14,16 +14,16 @@ from normtune.kernels.config import Config
 from normtune.kernels.mode import Dweight, Rstd
 from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import Buffer, Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.rms_norm.space import parts
-from normtune.kernels.rms_norm.spec import rms_norm_backward, rms_norm_forward, with_buffers
+from normtune.kernels.rms_norm.operator import RMSNormConfig, parts, rms_norm_backward, rms_norm_forward, with_buffers
 from normtune.kernels.rms_norm_gated.launch import (
     MAX_ELEMENTS_PER_THREAD,
+    Gate,
+    Order,
+    Roundings,
     held_chunk,
     resolve_backward,
     resolve_forward,
 )
-from normtune.kernels.rms_norm_gated.modes import Gate, Order, Roundings
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import MAX_SPLIT_ELEMENTS_PER_THREAD, next_power_of_2
 from normtune.kernels.tiles.trial import trial
@@ -212,7 +212,7 @@ rms_norm_gated_forward = register(
         resolve=resolve_forward,
         trial=partial(trial, resolve_forward),
         default_config=_forward_default,
-        kernel_calls="normtune.kernels.rms_norm_gated.forward:calls",
+        kernel_calls="normtune.kernels.rms_norm_gated.kernels:forward_calls",
         reference_module="normtune.kernels.rms_norm_gated.reference",
         reference_bytes=300,
         is_default=False,
@@ -231,7 +231,7 @@ rms_norm_gated_backward = register(
         resolve=resolve_backward,
         trial=partial(trial, resolve_backward),
         default_config=_backward_default,
-        kernel_calls="normtune.kernels.rms_norm_gated.backward:calls",
+        kernel_calls="normtune.kernels.rms_norm_gated.kernels:backward_calls",
         reference_module="normtune.kernels.rms_norm_gated.reference",
         reference_bytes=300,
         is_default=False,

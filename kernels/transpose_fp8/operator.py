@@ -1,17 +1,26 @@
-"""Spec of the transposition: buffers, spaces, default config.
+"""The transposition: knobs, buffers, spaces, default config and spec.
 
-In: nothing. Out: a registered `OperatorSpec`. The dtype of its problems is bfloat16, that of the tensor before it was
-quantized, because no problem has a dtype of 8 bits.
+Out: a registered `OperatorSpec`. The dtype of its problems is bfloat16, that of the tensor before it was quantized,
+because no problem has a dtype of 8 bits.
 """
 
 from itertools import product
+from typing import Annotated
 
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import INPUT, OUTPUT, Buffer, Problem
 from normtune.kernels.target import Target
-from normtune.kernels.transpose_fp8.config import TransposeConfig
 from normtune.kernels.transpose_fp8.launch import resolve
+
+
+class TransposeConfig(Config):
+    """A config of the transposition."""
+
+    block_row: Annotated[int, "rows of the tile that a program transposes."]
+    block_col: Annotated[int, "columns of that tile."]
+    num_warps: Annotated[int, "warps a program."] = 4
+
 
 MAX_HIDDEN = 1 << 20
 # The one FP8 dtype that Triton has for every GPU; the kernel moves bytes.
@@ -53,7 +62,7 @@ transpose_fp8 = register(
         space=_space,
         resolve=resolve,
         default_config=lambda _, __: _DEFAULT,
-        kernel_calls="normtune.kernels.transpose_fp8.kernel:calls",
+        kernel_calls="normtune.kernels.transpose_fp8.kernels:calls",
         reference_module="normtune.kernels.transpose_fp8.reference",
         is_default=False,
     )

@@ -1,9 +1,7 @@
 """The transposition of a matrix of bytes, tile by tile.
 
-In: a `TransposeLaunch` and tensors. Out: the kernel calls. A tile is read along its rows and written along its columns,
-both in whole sectors, through shared memory.
-
-Traffic of a perfect kernel: read and write rows x hidden bytes.
+A tile is read along its rows and written along its columns, both in whole sectors, through shared memory. A perfect
+kernel reads and writes rows x hidden bytes.
 """
 
 from collections.abc import Mapping

@@ -1,25 +1,104 @@
-"""The spaces of RMSNorm's configs, and of those of its relatives: default and full.
+"""The two RMSNorm operators: knobs, spaces, default configs, buffers and specs; and Liger-Kernel's launches as configs.
 
-In: the name of a space, a problem, a target. Out: configs, before legality.
+Out: registered `OperatorSpec`s. Imports neither torch nor triton.
 """
 
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, partial
 from itertools import product
+from typing import Annotated
 
-from normtune.kernels.config import Config
-from normtune.kernels.mode import Dweight
-from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig, liger_launches
+from normtune.kernels.config import Config, identifier
+from normtune.kernels.mode import Dweight, Product, Rstd, Statistics
+from normtune.kernels.operator import OperatorSpec, register
+from normtune.kernels.problem import INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.rms_norm.launch import (
     CLUSTERS,
     MAX_BACKWARD_ELEMENTS_PER_THREAD,
     MAX_FORWARD_ELEMENTS_PER_THREAD,
     SPLITS,
+    resolve_backward,
+    resolve_forward,
 )
 from normtune.kernels.target import Target
-from normtune.kernels.tiles.launch import LEAST_PART_COLUMNS, next_power_of_2
+from normtune.kernels.tiles.launch import LEAST_PART_COLUMNS, Launch, next_power_of_2
+from normtune.kernels.tiles.trial import trial
 
+SCHEDULES = ("row", "block_row", "parts", "persistent", "split", "split_8", "cluster_2", "cluster_4", "cluster_8")
+FINISHES = ("none", "reduce", "dependent", "columns")
+LIGER_MAX_HIDDEN = 65536
+
+
+class RMSNormConfig(Config):
+    """A config of RMSNorm."""
+
+    schedule: Annotated[
+        str,
+        "row, block_row (block_row rows a program), parts (several programs a row, each writes a part), persistent (a "
+        "fixed grid strides over the rows), split, split_8 (eight parts; with finish columns a row over a cluster), or "
+        "cluster_2 to cluster_8 (a row over so many blocks of a cluster).",
+    ]
+    block_row: Annotated[int, "rows a program holds at once."] = 1
+    num_warps: Annotated[int, "warps a program."] = 4
+    num_stages: Annotated[
+        int, "depth of the software pipeline of the row loop; in split, 2 fetches the next row into the L2."
+    ] = 1
+    programs_per_sm: Annotated[
+        int,
+        "size of the fixed grid, or of that of parts, programs a multiprocessor; 0 where the grid follows the rows.",
+    ] = 0
+    finish: Annotated[
+        str, "how sums over rows end, none, reduce, dependent (reduce, brought early) or columns (own programs)."
+    ] = "none"
+    block_col: Annotated[
+        int,
+        "columns a chunk in split and in parts that sum as split does, of eight chunks in split_8; columns a program "
+        "with finish columns, else the least columns of held chunks.",
+    ] = 0
+
+    def constant_name(self) -> str:
+        """`BLOCK_ROW_16_WARPS_4`, `PERSISTENT_ROWS_2_WARPS_8_STAGES_3_REDUCE`.
+
+        The columns of a chunk or slice follow the word that they belong to: `SPLIT_4096_WARPS_16`,
+        `ROW_WARPS_4_COLUMNS_32`, `ROW_WARPS_4_CHUNKS_16`.
+        """
+        of_chunks = self.schedule in ("split", "split_8") and self.finish != "columns"
+        parts = [identifier(self.schedule)]
+        if of_chunks and self.block_col:
+            parts.append(str(self.block_col))
+        if self.schedule == "block_row":
+            parts.append(str(self.block_row))
+        elif self.block_row != 1:
+            parts.append(f"rows_{self.block_row}")
+        parts.append(f"warps_{self.num_warps}")
+        if self.num_stages != 1:
+            parts.append(f"stages_{self.num_stages}")
+        if self.programs_per_sm:
+            parts.append(f"per_sm_{self.programs_per_sm}")
+        if self.finish != "none":
+            parts.append(identifier(self.finish))
+        if self.block_col and not of_chunks:
+            parts.append(str(self.block_col) if self.finish == "columns" else f"chunks_{self.block_col}")
+        return "_".join(parts).upper()
+
+
+def liger_launches(operator: str, hidden: int) -> tuple[RMSNormConfig, ...]:
+    """Liger-Kernel 0.8.5's launches: a row per program, and a block of 16 rows; empty for rows that it does not take.
+
+    Source: `ops/rms_norm.py` and `ops/utils.py` (`calculate_settings`). Versions and proposals (Liger-Kernel #1238)
+    differ in the threshold between the two.
+    """
+    block_col = 1 << (hidden - 1).bit_length()
+    warps = 32 if block_col >= 32768 else 16 if block_col >= 8192 else 8 if block_col >= 2048 else 4
+    if operator == "rms_norm_forward" and hidden <= LIGER_MAX_HIDDEN:
+        return RMSNormConfig("row", 1, warps), RMSNormConfig("block_row", 16, 4)
+    if operator == "rms_norm_backward" and hidden <= LIGER_MAX_HIDDEN:
+        return RMSNormConfig("persistent", 1, warps, 1, 1, "reduce"), RMSNormConfig("persistent", 16, 4, 1, 1, "reduce")
+    return ()
+
+
+# The full spaces hold each value that is best by 0.2 % at one of 10,686 recorded shapes and variants of an H200 and
+# an H100 (`python benchmarks/knob_values.py`), but for rows of a forward's loop, which gain at three of them (2.5 %).
 _FULL_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 _FULL_WARPS = (1, 2, 4, 8, 16, 32)
 _FULL_STAGES = (1, 2, 3, 4)
@@ -27,7 +106,17 @@ _FULL_PROGRAMS = (1, 2, 4, 8, 16)
 _FULL_CHUNKS = (512, 1024, 2048, 4096, 8192)
 _FULL_SLICES = (16, 32, 64)
 _FULL_PARTS = (1, 2, 4)
-_CLUSTER_SLICES = (32, 64, 128, 256, 512, 1024)
+_SPLIT_WARPS = (2, 4, 8, 16, 32)
+_LOOPED_FORWARD_ROWS = (1, 2, 4)
+_LOOPED_FORWARD_STAGES = (2, 3, 4)
+_COLUMNS_ROWS = (1, 2, 4, 8, 16, 32, 64)
+_CLUSTER_WARPS = (2, 4, 8, 16)
+_CLUSTER_SLICES = {
+    "cluster_2": (32, 64),
+    "cluster_4": (32, 64, 256, 512),
+    "cluster_8": (32, 64, 128, 256, 512, 1024),
+    "split_8": (32, 64),
+}
 # With fewer rows a fixed grid of clusters has one each, and reads its partial sums for nothing.
 _LEAST_LOOPED_CLUSTERS = 128
 # Beside programs of columns a row is spread over a cluster up to so many rows: with 512 and more that takes 1.1 to 1.3
@@ -51,9 +140,11 @@ def _flat() -> tuple[Config, ...]:
 
 
 @cache
-def _looped(finishes: tuple[str, ...]) -> tuple[Config, ...]:
+def _looped(
+    finishes: tuple[str, ...], rows: tuple[int, ...] = _FULL_ROWS, stages: tuple[int, ...] = _FULL_STAGES
+) -> tuple[Config, ...]:
     """All persistent configs; a plan asks for them once a problem, and making them took half of its time."""
-    knobs = product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS, finishes)
+    knobs = product(rows, _FULL_WARPS, stages, _FULL_PROGRAMS, finishes)
     return tuple(RMSNormConfig("persistent", *values) for values in knobs)
 
 
@@ -87,9 +178,9 @@ def _in_parts(split: list[Config], problem: Problem, target: Target, programs: I
 def forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     """The space `default` or `full` of a forward, sorted."""
     hidden, warp_size = problem.hidden, target.warp_size
-    flat, looped = _flat(), _looped(("none",))
+    flat, looped = _flat(), _looped(("none",), _LOOPED_FORWARD_ROWS, _LOOPED_FORWARD_STAGES)
     split: list[Config] = [
-        RMSNormConfig("split", 1, warps, block_col=chunk) for warps, chunk in product(_FULL_WARPS, _FULL_CHUNKS)
+        RMSNormConfig("split", 1, warps, block_col=chunk) for warps, chunk in product(_SPLIT_WARPS, _FULL_CHUNKS[1:])
     ]
     split = [config for config in split if hidden > config.block_col >= 4 * warp_size * config.num_warps]
     if name == "full":
@@ -155,20 +246,24 @@ def backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     if name == "full":
         finishes = ("reduce", "dependent") if target.has_dependent_launch else ("reduce",)
         chosen = [config for config in _looped(finishes) if 1 <= _elements(config, hidden, warp_size) <= 64]
-        chosen += _columns(problem, target, _FULL_ROWS, _FULL_WARPS, _FULL_STAGES)
-        chosen += _clusters(problem, target, (*CLUSTERS, "split_8"), _FULL_WARPS, _CLUSTER_SLICES, (2, 64))
+        chosen += _columns(problem, target, _COLUMNS_ROWS, _FULL_WARPS, (1, 3, 4))
+        chosen += _columns(problem, target, (1,), _FULL_WARPS, (2,))
+        for schedule, slices in _CLUSTER_SLICES.items():
+            chosen += _clusters(problem, target, (schedule,), _CLUSTER_WARPS, slices, (2, 64))
         chosen += [
-            RMSNormConfig(schedule, 1, warps, stages, programs, finish, chunk)
-            for schedule, warps, stages, programs, finish, chunk in product(
-                SPLITS, _FULL_WARPS, (1, 2), (1, 2, 3), finishes, _FULL_CHUNKS
+            RMSNormConfig("split", 1, warps, stages, programs, finish, chunk)
+            for warps, stages, programs, finish, chunk in product(
+                _SPLIT_WARPS, (1, 2), (1, 2, 3), finishes, _FULL_CHUNKS
             )
             if hidden > chunk >= 4 * warp_size * warps
         ]
+        if hidden > 8192 and target.has_clusters:
+            chosen += _many_long_rows(problem, target, finish)
         if target.has_clusters:
             chosen += [
                 RMSNormConfig(schedule, 1, warps, stages, programs, finish)
                 for schedule, warps, stages, programs, finish in product(
-                    ("cluster_2", "cluster_4"), _FULL_WARPS, (1, 2), (1, 2), finishes
+                    ("cluster_2", "cluster_4"), _CLUSTER_WARPS, (1, 2), (1, 2), finishes
                 )
                 if 2 <= next_power_of_2(hidden) / (CLUSTERS[schedule] * warp_size * warps) <= 64
             ]
@@ -311,3 +406,96 @@ def _default_warps(problem: Problem, target: Target, most: int) -> int:
     while next_power_of_2(problem.hidden) > most * warps * target.warp_size:
         warps *= 2
     return warps
+
+
+# As Liger-Kernel takes; longer rows are composed of torch's operations.
+MAX_HIDDEN = 65536
+
+
+def _forward_buffers(problem: Problem) -> tuple[Buffer, ...]:
+    buffers = (
+        problem.buffer("x", "rows,hidden", INPUT),
+        problem.buffer("weight", "hidden", WEIGHT),
+        problem.buffer("y", "rows,hidden", OUTPUT),
+    )
+    rstd = problem.buffer("rstd", "rows", OUTPUT, "float32")
+    return (*buffers, rstd) if Rstd.of(problem) is Rstd.STORED else buffers
+
+
+def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
+    buffers = (
+        problem.buffer("dy", "rows,hidden", INPUT),
+        problem.buffer("x", "rows,hidden", INPUT),
+        problem.buffer("weight", "hidden", WEIGHT),
+        problem.buffer("rstd", "rows", INPUT, "float32"),
+        problem.buffer("dx", "rows,hidden", OUTPUT),
+    )
+    dweight = problem.buffer("dweight", "hidden", OUTPUT)
+    return (*buffers, dweight) if Dweight.of(problem) is Dweight.COMPUTED else buffers
+
+
+def with_buffers(spec: OperatorSpec, names: Mapping[str, Sequence[str]], problem: Problem) -> tuple[Buffer, ...]:
+    """The buffers of an operator, of which those that are keys of `names` are replaced by some of other names."""
+    buffers = spec.buffers(problem)
+    return tuple(buffer._replace(name=name) for buffer in buffers for name in names.get(buffer.name, (buffer.name,)))
+
+
+def may_reuse_dy(launch: Launch, target: Target) -> bool:
+    """Whether a launch of a backward may write dx into the memory of dy, with the same strides (in-place dx).
+
+    It may if each element of dy is read only by the program that overwrites it, and only before that. By schedule or
+    finish of RMSNorm's and gated RMSNorm's backward:
+
+        row, block_row  yes: without a weight gradient, finish `none`. A program holds its rows whole, and dx depends on
+                        the mean over a row, so all reads of a row precede the first write to it.
+        persistent      yes: the same in a loop. The pipeline prefetches later blocks, whose rows are written by no
+                        other program and no earlier step.
+        split           yes: the first pass over a row ends in its mean, which precedes the second pass. There an
+                        element is read, if the row is not held, and then written by the same program.
+        columns         no: programs of columns read dy for the weight gradient while programs of rows write dx.
+
+    The second kernel of a weight gradient reads partial sums, never dy. If a tile has fewer elements than its program
+    has threads, several threads hold the same element, and one may write it before another one has read it.
+    """
+    return launch.finish != "columns" and launch.block_row * launch.block_col >= launch.num_warps * target.warp_size
+
+
+# What both operators share.
+_spec = partial(
+    OperatorSpec,
+    config=RMSNormConfig,
+    dtypes=tuple(ITEMSIZE),
+    max_hidden=MAX_HIDDEN,
+    reference_module="normtune.kernels.rms_norm.reference",
+    wide_buffers=("weight", "dweight"),
+    scalars={"eps": 1e-6, "offset": 0.25},
+)
+
+rms_norm_forward = register(
+    _spec(
+        name="rms_norm_forward",
+        modes=(Rstd, Product, Statistics),
+        limiting=(),
+        buffers=_forward_buffers,
+        space=forward_space,
+        resolve=resolve_forward,
+        trial=partial(trial, resolve_forward),
+        default_config=forward_default,
+        kernel_calls="normtune.kernels.rms_norm.kernels:forward_calls",
+    )
+)
+
+rms_norm_backward = register(
+    _spec(
+        name="rms_norm_backward",
+        modes=(Dweight, Product),
+        limiting=(Dweight.NONE,),
+        buffers=_backward_buffers,
+        space=backward_space,
+        resolve=resolve_backward,
+        trial=partial(trial, resolve_backward),
+        default_config=backward_default,
+        kernel_calls="normtune.kernels.rms_norm.kernels:backward_calls",
+        may_reuse_dy=may_reuse_dy,
+    )
+)

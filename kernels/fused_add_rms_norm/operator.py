@@ -1,18 +1,15 @@
-"""The operators of fused_add_rms_norm: s = x + residual and y = rms_norm(s), and the gradients.
+"""The two operators of a fused addition and RMSNorm: those of RMSNorm with other buffers.
 
-Out: registered `OperatorSpec`s. Kernels and spaces are those of RMSNorm, whose kernels also take a residual and the
-gradient of s.
+Out: registered `OperatorSpec`s.
 """
 
 from dataclasses import replace
 from functools import partial
 
-from normtune.kernels.mode import Rstd
+from normtune.kernels.mode import Product, Rstd, Sum
 from normtune.kernels.operator import register
 from normtune.kernels.rms_norm.launch import MAX_BACKWARD_ELEMENTS_PER_THREAD, resolve_backward, resolve_forward
-from normtune.kernels.rms_norm.modes import Product, Sum
-from normtune.kernels.rms_norm.space import forward_default
-from normtune.kernels.rms_norm.spec import rms_norm_backward, rms_norm_forward, with_buffers
+from normtune.kernels.rms_norm.operator import forward_default, rms_norm_backward, rms_norm_forward, with_buffers
 from normtune.kernels.tiles.trial import trial
 
 # The sum is held in float32 beside the tile that is added to it.

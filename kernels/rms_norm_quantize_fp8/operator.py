@@ -1,4 +1,4 @@
-"""The quantizing operators: configs, buffers, spaces, default configs.
+"""The quantizing operators: knobs, buffers, spaces, default configs and specs.
 
 Out: registered `OperatorSpec`s, one for each scaling and one with a transposed result. The spaces are products of knob
 values, not narrowed by measurements.
@@ -12,23 +12,26 @@ from typing import Annotated
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
-from normtune.kernels.rms_norm.space import parts
-from normtune.kernels.rms_norm_quantize_fp8.launch import MAX_ELEMENTS_PER_THREAD, resolve, resolve_transposing
-from normtune.kernels.rms_norm_quantize_fp8.modes import (
+from normtune.kernels.rms_norm.operator import parts
+from normtune.kernels.rms_norm_quantize_fp8.launch import (
+    MAX_ELEMENTS_PER_THREAD,
     MODES,
     SCALINGS,
     TRANSPOSE,
     Amax,
     QuantizedDtype,
     Residual,
+    blocks_of,
     modes_of,
     operator_name,
+    padded_rows,
+    resolve,
+    resolve_transposing,
 )
-from normtune.kernels.rms_norm_quantize_fp8.scales import blocks_of, padded_rows
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
 from normtune.kernels.tiles.trial import trial
-from normtune.kernels.transpose_fp8.spec import configs as transpose_configs
+from normtune.kernels.transpose_fp8.operator import configs as transpose_configs
 
 MAX_HIDDEN = 65536
 # Values of block_row, num_warps, num_stages and programs_per_sm, least and most elements per thread; then (columns,
@@ -183,6 +186,6 @@ SPECS[TRANSPOSE] = register(
         resolve=resolve_transposing,
         trial=None,
         default_config=_transposing_default,
-        kernel_calls="normtune.kernels.rms_norm_quantize_fp8.transposing:calls",
+        kernel_calls="normtune.kernels.rms_norm_quantize_fp8.kernels:transposing_calls",
     )
 )
