@@ -14,7 +14,7 @@ from normtune.kernels.config import check_values
 from normtune.kernels.mode import Dweight, Mode, Rstd
 from normtune.kernels.operator import IllegalConfigError, operator, operators, register
 from normtune.kernels.problem import INPUT, ITEMSIZE, MAX_ROWS, Buffer, Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.operator import RMSNormConfig
 from normtune.kernels.target import TARGETS, target_for
 from normtune.tests.commands import printed_by
 from normtune.tests.kernels.problems import changed
@@ -181,7 +181,7 @@ def test_operators_of_other_distributions_are_found(tmp_path):
     (tmp_path / "elsewhere.py").write_text(
         "import dataclasses\n"
         "from normtune.kernels.operator import register\n"
-        "from normtune.kernels.rms_norm.spec import rms_norm_forward\n"
+        "from normtune.kernels.rms_norm.operator import rms_norm_forward\n"
         "register(dataclasses.replace(rms_norm_forward, name='norm_of_elsewhere'))\n"
     )
     info = tmp_path / "elsewhere-1.0.dist-info"
