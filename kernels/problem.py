@@ -148,7 +148,8 @@ class Buffer(NamedTuple):
         dtype: name of its dtype, a key of `BUFFER_ITEMSIZE`.
         role: `input` (cold, a fresh slice each launch), `weight` (one buffer, warm), `output`, `in-out` (read and
             written, restored between launches by gate and timing) or `scratch` (neither read before nor after).
-        axes: what its extents are, as in `Problem.buffer`; empty if they are something else.
+        axes: what its extents are, as in `Problem.buffer`; empty if they are something else. A row may have several
+            heads of `hidden` elements each.
     """
 
     name: str

@@ -515,12 +515,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:80aec3182ebda562069ce8bd9428ac0e827d1b46e6e158a502995de188c08784",
+#   "sha256:f228a39fbaf2781c448755a44fa662b494d8b6f49cf6fed5eca4e913e664f39c",
 #   "measurements": 5223, "date": "2026-11-28"},
 # "kernels": {"qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128":
-#   "sha256:dc88bbcc8c49fbfab61f32ad114a73a98a6d291a4fec435a520280b826e227f7",
+#   "sha256:067815a32e67c2f6573b263c065a926da280f8cedf58d1b385e36457c1e18886",
 #   "qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128":
-#   "sha256:8ffa1ff671ea354287056dadce1507afa226d3d7e0a57d4d9d4dae4c8109a124"},
+#   "sha256:dcf5f6b3b4a6c8789cc68f863a8ad27e041073eb8fd6b5f54ddcad2d68088990"},
 # "command": {"store": "nvidia-h200-qk-norm", "options": {"leaves": 40,
 #   "batch_invariant": true}, "out": "nvidia_h200_qk_norm.py"},
 # "body": "sha256:1ed27404486edb79175821e6a31a1e1d49328436f058ee6c5f22c72fb70c3cee",

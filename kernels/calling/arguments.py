@@ -96,7 +96,8 @@ def _check_beside(operation: Operation, name: str, tensor: Any, first: str, x: T
     """
     check_tensor(name, tensor)
     if operation.axes[name] == HIDDEN:
-        if tensor.shape != x.shape[-2 if operation.is_grouped and x.dim() > 1 and tensor.dim() == 2 else -1 :]:
+        has_groups = operation.is_grouped and x.dim() > 1 and tensor.dim() == 2
+        if tensor.shape != (x.shape[-2:] if has_groups else (x.shape[-1] // operation.heads,)):
             expected = f"expected ({x.shape[-1]},), the last dimension of {first}"
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}: {expected}")
     elif tensor.shape != x.shape:

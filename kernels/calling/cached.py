@@ -12,7 +12,7 @@ from torch import Tensor, empty_like, is_inference_mode_enabled
 from torch.autograd.graph import increment_version
 
 from normtune.kernels.calling.eager import CallPlan, is_marked, new_backward, new_factors, new_forward, new_output
-from normtune.kernels.calling.in_place import claim, is_reusable, reused
+from normtune.kernels.calling.in_place import check_written, is_reusable, reused
 from normtune.kernels.calling.layout import PLAIN_TYPES, POINTER_MASK, new_like
 from normtune.kernels.calling.operation import Operation
 
@@ -212,7 +212,7 @@ def _copied(indices: tuple[int, ...], tensors: tuple[Any, ...], pointers: list[i
 
 
 def _claim(plan: CallPlan, tensors: tuple[Any, ...], pointers: Sequence[Any]) -> None:
-    """`in_place.claim`; skipped where tensors are apart and no written one is an inference tensor."""
+    """Check and increment the version of what is written; where all is apart, only inference tensors are checked."""
     operation = plan.operation
     end = end_of_written = 0
     for start, (size, is_written) in sorted(zip(pointers, plan.spans)):  # noqa: B905  (strict takes 0.1 us)
@@ -224,7 +224,6 @@ def _claim(plan: CallPlan, tensors: tuple[Any, ...], pointers: Sequence[Any]) ->
         if is_written:
             end_of_written = end
     written = operation.written_of(tensors)
-    if is_apart and (is_inference_mode_enabled() or not any(map(Tensor.is_inference, written))):
-        increment_version(written)
-    else:
-        claim(*operation.divided(dict(zip(operation.inputs, tensors, strict=True))))
+    if not is_apart or (not is_inference_mode_enabled() and any(map(Tensor.is_inference, written))):
+        check_written(*operation.divided(dict(zip(operation.inputs, tensors, strict=True))))
+    increment_version(written)

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from normtune.kernels.calling import fallback
 from normtune.kernels.calling.arguments import check, check_saved
 from normtune.kernels.calling.dispatch import Cache, bind_from_table
-from normtune.kernels.calling.in_place import claim, is_reusable, reused, span
+from normtune.kernels.calling.in_place import check_written, is_reusable, reused, span
 from normtune.kernels.calling.launcher import BoundLaunch
 from normtune.kernels.calling.layout import (
     as_rows,
@@ -137,12 +138,13 @@ def new_forward(
         The outputs, None for those that are not stored, and the `CallPlan`. New outputs are contiguous.
 
     Raises:
-        TypeError, ValueError: as `check` and `claim`, or the batch-invariant mode is not available.
+        TypeError, ValueError: as `check` and `check_written`, or the batch-invariant mode is not available.
     """
     check(operation, tensors, scalars)
     inputs = dict(zip(operation.inputs, tensors, strict=True))
     if is_in_place or operation.written:
-        claim(*operation.divided(inputs))
+        check_written(*operation.divided(inputs))
+        increment_version(operation.written_of(tensors))  # torch does not for writes below autograd
     scalars = operation.scalars_of(tensors, tuple(map(float, scalars)))
     plan = CallPlan(operation, inputs, scalars, batch_invariant, is_saving, is_in_place)
     x = inputs[operation.inputs[0]]

@@ -1,8 +1,8 @@
 """Checks of a caller's tensors that a call writes: outputs into inputs, dx into dy.
 
 In: the tensors of a call. Out: whether dx may be written into dy, or an error for an input that cannot take an output.
-The version of a written tensor is incremented, so that autograd refuses it where it was saved. Whether the kernels of a
-launch permit dx in dy is decided by `OperatorSpec.may_reuse_dy`; only the caller knows what else reads dy.
+Callers increment the version of a written tensor, so that autograd refuses it where it was saved. Whether the kernels
+of a launch permit dx in dy is decided by `OperatorSpec.may_reuse_dy`; only the caller knows what else reads dy.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,11 +30,8 @@ def is_reusable(dy: Tensor, like: Tensor, others: Iterable[Tensor | None]) -> bo
     return memory != 0 and all(other is None or other.untyped_storage().data_ptr() != memory for other in others)
 
 
-def claim(written: Mapping[str, Tensor], read: Mapping[str, Tensor | None]) -> None:
-    """Check that a call may write tensors, and increment their versions.
-
-    The check is that of torch's own in-place operations. The version is incremented here because torch does not do it
-    for writes below autograd, where its dispatcher calls operators.
+def check_written(written: Mapping[str, Tensor], read: Mapping[str, Tensor | None]) -> None:
+    """Check that a call may write tensors, as torch's own in-place operations do.
 
     Args:
         written: the tensors that the call writes, by name.
@@ -59,7 +56,6 @@ def claim(written: Mapping[str, Tensor], read: Mapping[str, Tensor | None]) -> N
                 expected = f"expected tensors apart, as results are written into {name}"
                 raise ValueError(f"{name} and {other} share memory: {expected}")
         others[name] = tensor
-    increment_version(written.values())
 
 
 def span(tensor: Tensor) -> int:

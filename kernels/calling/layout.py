@@ -109,8 +109,6 @@ def laid_out(
     operation: Operation, tensors: Mapping[str, Tensor | None], x: Tensor, batch_invariant: bool
 ) -> dict[str, Tensor | None]:
     """The tensors in the layout of the kernels; a missing one is replaced by ones."""
-    if operation.layout:
-        return operation.layout(tensors, batch_invariant)
     converted: dict[str, Tensor | None] = {}
     if operation.is_grouped:
         converted = dict.fromkeys(tensors) | grouped_rows(operation, tensors, batch_invariant)
@@ -123,7 +121,11 @@ def laid_out(
         elif axes == ROWS_HIDDEN:
             converted[name] = converted.get(name) if operation.is_grouped else rows_of(name, tensor, batch_invariant)
         elif axes == ROWS:
-            converted[name] = tensor.reshape(-1).to(torch.float32).contiguous()
+            flat = tensor.reshape(-1)
+            converted[name] = (flat.to(torch.float32) if flat.is_floating_point() else flat).contiguous()
+        elif tensor.dim() > 1:
+            is_taken = tensor.dtype in (x.dtype, torch.float32)
+            converted[name] = rows_of(name, tensor if is_taken else tensor.float(), batch_invariant)
         else:
             converted[name] = readable(name, tensor)
     return converted

@@ -1,13 +1,12 @@
 """The function that users call, made from an operation.
 
-In: an `Operation`. Out: an `Op`, or, for operations without a backward, a `ForwardOnlyOp`. Each call takes one of three
-paths: a cached launch for plain tensors (`cached`), torch's dispatcher for modes, exporters and tensor subclasses
-(`torch_ops`), the formula for function transforms. Compilers see the second or the third (`compiled`).
+In: an `Operation`. Out: an `Op`. Each call takes one of three paths: a cached launch for plain tensors (`cached`),
+torch's dispatcher for modes, exporters and tensor subclasses (`torch_ops`), the formula for function transforms.
+Compilers see the second or the third (`compiled`).
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,10 +18,9 @@ from normtune.kernels.calling import cached, compiled
 from normtune.kernels.calling.arguments import check, check_flag, check_kind, number
 from normtune.kernels.calling.autograd import apply
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
-from normtune.kernels.calling.eager import new_of
 from normtune.kernels.calling.layout import PLAIN_TYPES
 from normtune.kernels.calling.operation import Operation, picking
-from normtune.kernels.calling.torch_ops import TorchOps, define, registration_of
+from normtune.kernels.calling.torch_ops import TorchOps, registration_of
 
 # What intercepts calls of plain tensors.
 is_compiling = torch.compiler.is_compiling
@@ -37,8 +35,9 @@ class Op:
 
     Args:
         operation: the declaration.
-        dispatched: for an operation without a backward, a function of (inputs, scalars, batch_invariant) that goes
-            through torch's dispatcher.
+        dispatched: for an operation of a family, a function of (inputs, scalars, batch_invariant) that goes through
+            torch's dispatcher.
+        has_gradients: whether calls have gradients, those of the backward or of the family.
         forward: of `cached`, for the operation's number of inputs.
 
     Attributes:
@@ -56,9 +55,11 @@ class Op:
         self,
         operation: Operation,
         dispatched: Callable[..., Any] | None = None,
+        has_gradients: bool = True,
         forward: Callable[..., tuple[Any, ...]] = cached.forward,
     ) -> None:
         self.operation, self.forward, self._dispatched = operation, forward, dispatched
+        self._has_gradients = has_gradients
         self.picked: Any = slice(operation.results)
         if operation.backward:
             names = (*operation.inputs, *operation.outputs)
@@ -106,9 +107,11 @@ class Op:
             batch_invariant = is_batch_invariant()
         elif batch_invariant is not True and batch_invariant is not False:
             check_flag("batch_invariant", batch_invariant, is_optional=True)
-        if is_grad_enabled() and operation.backward:
+        if self._has_gradients and is_grad_enabled():
             for tensor in tensors:
                 if tensor is not None and tensor.requires_grad:
+                    if self._dispatched:
+                        return self._dispatched(tensors, scalars, batch_invariant)
                     return apply(self, scalars, batch_invariant, reuse_dy, *tensors)
         return self.forward(operation, tensors, scalars, batch_invariant, False)[self.picked]
 
@@ -124,7 +127,7 @@ class Op:
         """Write the results into the inputs that `Operation.in_place` names; there are no gradients.
 
         Raises:
-            TypeError, ValueError: as `call` and `in_place.claim`; or an input needs a gradient.
+            TypeError, ValueError: as `call` and `in_place.check_written`; or an input needs a gradient.
         """
         operation = self.operation
         if is_grad_enabled() and any([getattr(tensor, "requires_grad", False) for tensor in tensors]):
@@ -175,10 +178,10 @@ class Op:
         scalars = self._derived(tensors, scalars)
         if not is_traced():  # traced sizes are tensors; the operator checks them
             check(operation, tensors, scalars)
+        if self._has_gradients and (transforms() or forward_ad._current_level >= 0):
+            return self._transformed(tensors, scalars, batch_invariant)
         if self._dispatched:
             return self._dispatched(tensors, scalars, batch_invariant)
-        if transforms() or forward_ad._current_level >= 0:
-            return self._transformed(tensors, scalars, batch_invariant)
         if not (is_compiling() or modes() or is_traced() or any(map(_intercepts, tensors))):
             # A subclass that does not intercept operations.
             base_tensors = tuple(None if tensor is None else tensor.as_subclass(Tensor) for tensor in tensors)
@@ -201,149 +204,11 @@ class Op:
     def _transformed(self, tensors: tuple[Any, ...], scalars: tuple[float, ...], batch_invariant: bool | None) -> Any:
         if batch_invariant is None and not is_compiling():
             batch_invariant = is_batch_invariant()
-        if batch_invariant:
+        if batch_invariant or self.operation.written:
+            switch = "batch_invariant" if batch_invariant else "in_place"
             inside = "inside of a transform of torch.func or a forward-mode derivative"
-            raise ValueError(f"batch_invariant is on {inside}: expected it off")
+            raise ValueError(f"{switch} is on {inside}: expected it off")
         return self.operation.formula.forward(*tensors, *scalars)[self.picked]
-
-
-class ForwardOnlyOp:
-    """A function without gradients whose modes are strings, such as `rms_norm_quantize_fp8`.
-
-    Each combination of modes is an `Operation` without a backward. torch's dispatcher knows all of them as one
-    operator, or two, if some of them write an input.
-
-    Args:
-        name: of the operator in torch's dispatcher.
-        inputs: names of all inputs that any operation has; the one with rows comes first.
-        scalars: the same for scalars, each with a valid value.
-        choices: names of the modes.
-        operation_of: returns the operation, given the modes.
-        written: name of one more input, which some operations write; None if none does.
-        outputs: names of all outputs of the operations that write it.
-
-    Attributes:
-        outputs_of: returns the names of the outputs, given the modes.
-        operator: takes inputs, scalars, modes, and batch_invariant or None; returns the list of the outputs.
-        writing: as `operator`, with `written` after the other inputs. Returns a tuple of all `outputs`, with empty
-            tensors for those that the operation lacks: compilers accept no list from what writes its inputs.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        inputs: Sequence[str],
-        scalars: Mapping[str, float],
-        choices: tuple[str, ...],
-        operation_of: Callable[..., Operation],
-        written: str | None = None,
-        outputs: Sequence[str] = (),
-    ) -> None:
-        self.inputs, self.scalars, self.operation_of = inputs, scalars, operation_of
-        self._choices, self._written, self._outputs = len(choices), written, outputs
-        self._ops: dict[tuple[str, ...], Op] = {}
-        tensors = [f"Tensor {inputs[0]}", *(f"Tensor? {name}" for name in inputs[1:])]
-        others = [*(f"float {name}" for name in scalars), *(f"str {name}" for name in choices), "bool? batch_invariant"]
-        self.operator = define(name, f"({', '.join((*tensors, *others))}) -> Tensor[]", self._launch, self._shapes)
-        if written:
-            arguments = ", ".join((*tensors, f"Tensor(a!) {written}", *others))
-            schema = f"({arguments}) -> ({', '.join('Tensor' for _ in outputs)})"
-            launch, shapes = (partial(self._padded, call) for call in (self._launch, self._shapes))
-            self.writing = define(f"{name}_{written}_in_place", schema, launch, shapes)
-
-        def outputs_of(*choices: str) -> tuple[str, ...]:
-            return self._op_of(choices).operation.outputs
-
-        # Compilers call it instead of tracing it, since the result depends on strings only.
-        outputs_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
-        self.outputs_of = outputs_of
-
-    def call(
-        self,
-        choices: tuple[str, ...],
-        inputs: Mapping[str, Any],
-        scalars: Mapping[str, float],
-        batch_invariant: bool | None,
-    ) -> dict[str, Tensor]:
-        """Call the operation of these modes; returns the outputs by name.
-
-        `inputs` and `scalars` have a value for each name in the attributes, of which the operation reads its own.
-
-        Raises:
-            TypeError, ValueError: as `arguments.check`, or the batch-invariant mode is not available.
-        """
-        if is_compiling():
-            outputs = self.dispatched(choices, inputs, scalars, batch_invariant)
-            return dict(zip(self.outputs_of(*choices), outputs, strict=True))
-        op = self._op_of(choices)
-        operation = op.operation
-        tensors = tuple([inputs[name] for name in operation.inputs])
-        outputs = op.call(tensors, tuple([scalars[name] for name in operation.defaults]), batch_invariant)
-        return dict(zip(operation.outputs, outputs, strict=True))
-
-    def dispatched(
-        self,
-        choices: tuple[str, ...],
-        inputs: Mapping[str, Tensor | None],
-        scalars: Mapping[str, float],
-        batch_invariant: bool | None,
-    ) -> Sequence[Tensor]:
-        """The outputs of a call through torch's dispatcher; missing inputs and scalars are those it does not read."""
-        read = [inputs.get(name) for name in self.inputs]
-        detached = [None if tensor is None else tensor.detach() for tensor in read]
-        numbers = [number(name, scalars.get(name, value)) for name, value in self.scalars.items()]
-        written = inputs.get(self._written or "")
-        if written is None:
-            outputs: list[Tensor] = self.operator(*detached, *numbers, *choices, batch_invariant)
-            return outputs
-        every = self.writing(*detached, written, *numbers, *choices, batch_invariant)
-        named = dict(zip(self._outputs, every, strict=True))
-        return [named[name] for name in self.outputs_of(*choices)]
-
-    def _op_of(self, choices: tuple[str, ...]) -> Op:
-        op = self._ops.get(choices)
-        if op:
-            return op
-        operation = self.operation_of(*choices)
-
-        def dispatched(tensors: Sequence[Any], scalars: Sequence[Any], batch_invariant: bool | None) -> Any:
-            inputs, numbers = zip(operation.inputs, tensors, strict=True), zip(operation.defaults, scalars, strict=True)
-            return self.dispatched(choices, dict(inputs), dict(numbers), batch_invariant)
-
-        return self._ops.setdefault(choices, Op(operation, dispatched))
-
-    def _parsed(self, arguments: Sequence[Any]) -> tuple[Op, list[Any], list[float], bool | None]:
-        """The arguments of the operator as the op of their modes, its inputs, its scalars, and batch_invariant."""
-        count = len(arguments) - len(self.scalars) - self._choices - 1
-        tensors, rest = arguments[:count], arguments[count:]
-        numbers, choices = rest[: len(self.scalars)], tuple(rest[len(self.scalars) : -1])
-        op = self._op_of(choices)
-        inputs = (*self.inputs, self._written)[:count]
-        named = dict(zip((*inputs, *self.scalars), (*tensors, *numbers), strict=True))
-        operation = op.operation
-        return (
-            op,
-            [named[name] for name in operation.inputs],
-            [named[name] for name in operation.defaults],
-            rest[-1],
-        )
-
-    def _padded(self, call: Callable[..., list[Tensor]], *arguments: Any) -> tuple[Tensor, ...]:
-        """All `outputs`: those of the call, else empty tensors."""
-        outputs = dict(zip(self._parsed(arguments)[0].operation.outputs, call(*arguments), strict=True))
-        return tuple(outputs[name] if name in outputs else arguments[0].new_empty(0) for name in self._outputs)
-
-    def _launch(self, *arguments: Any) -> list[Tensor]:
-        op, tensors, scalars, mode = self._parsed(arguments)
-        mode = is_batch_invariant() if mode is None else mode
-        *outputs, _ = cached.forward(op.operation, tuple(tensors), tuple(scalars), mode, False)
-        return outputs
-
-    def _shapes(self, *arguments: Any) -> list[Tensor]:
-        op, tensors, scalars, _ = self._parsed(arguments)
-        check(op.operation, tensors, scalars)
-        outputs = op.operation.outputs_at(tensors[0])
-        return [new_of(tensors[0], shape, dtype) for shape, dtype in outputs.values()]
 
 
 def is_proxy(value: object) -> bool:

@@ -90,7 +90,7 @@ class Operation:
         is_grouped: whether the kernels read rows as (outer, inner, groups, hidden), with any strides but the last, and
             weights (groups, hidden).
         heads: of hidden elements each, in a row of the first input and of the tensors of its shape.
-        layout: (inputs by name, batch_invariant) to the same in the layout of the kernels; None for that of `axes`.
+        written_heads: how many of them a call in place writes, the first ones.
     """
 
     name: str
@@ -113,7 +113,7 @@ class Operation:
     compiled: Callable[[int, bool], Way] = lambda hidden, needs_gradients: "kernel" if needs_gradients else "formula"
     is_grouped: bool = False
     heads: int = 1
-    layout: Callable[..., dict[str, Tensor | None]] | None = None
+    written_heads: int = 1
     # Plans of the forward, by the key of a call.
     plans: "Cache[Any]" = field(default_factory=Cache)
 
@@ -121,8 +121,9 @@ class Operation:
     def axes(self) -> dict[str, str]:
         """The axes of each tensor: `ROWS_HIDDEN` for (..., hidden), `HIDDEN` for (hidden,), `ROWS` for (...,).
 
-        With groups, the first input may be (..., groups, hidden) and tensors with `HIDDEN` (groups, hidden). Without a
-        backward, tensors may have other axes, with the shapes of the spec's buffers.
+        With heads, `ROWS_HIDDEN` is (..., heads * hidden). With groups, the first input may be (..., groups, hidden),
+        and tensors with `HIDDEN` (groups, hidden). Without a backward, tensors may have other axes, with the shapes of
+        the spec's buffers.
         """
         return {buffer.name: buffer.axes for spec in self._specs for buffer in self._buffers(spec)}
 
@@ -212,10 +213,14 @@ class Operation:
         """Whether gradients (..., hidden) and gradients (hidden,) are needed, given `needs_input_grad`."""
         return True in needs[: self._row_inputs], True in needs[self._row_inputs :]
 
-    def divided(self, inputs: Mapping[str, Tensor | None]) -> tuple[dict[str, Any], dict[str, Tensor | None]]:
+    def divided(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The inputs that a call in place writes, and those that it only reads."""
-        written = {name: inputs[name] for name in (*self.written, *self.in_place.values())}
-        return written, {name: tensor for name, tensor in inputs.items() if name not in written}
+        read = dict(inputs)
+        written = {name: read.pop(name) for name in (*self.written, *self.in_place.values())}
+        if self.written_heads == self.heads:
+            return written, read
+        columns = {name: row.shape[-1] // self.heads * self.written_heads for name, row in written.items()}
+        return {f"{name}[..., :{end}]": written[name][..., :end] for name, end in columns.items()}, read
 
     def like_of(self, name: str) -> str:
         """The tensor that has the shape and dtype of an output or gradient (..., hidden)."""
@@ -236,10 +241,14 @@ class Operation:
     def kernels_take(self) -> str:
         """What the kernels take, for errors."""
         dtypes = ", ".join(str(dtype).removeprefix("torch.") for dtype in self.dtypes)
-        return f"kernels for {dtypes} on a GPU, rows of 1 to {self.forward.max_hidden} elements"
+        rows = "rows" if self.heads == 1 else "heads"
+        return f"kernels for {dtypes} on a GPU, {rows} of 1 to {self.forward.max_hidden} elements"
 
     def outputs_at(self, x: Tensor) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and dtype of each output of an operation without a backward, given its first input (..., hidden)."""
+        """Shape and dtype of each output of an operation without a backward, given its first input (..., hidden).
+
+        Of float64 inputs, outputs in float32 are in float64.
+        """
         *leading, width = x.shape
         dtype = self.dtypes.get(x.dtype, str(x.dtype).removeprefix("torch."))
         # torch.Size.numel would specialise a symbolic number of rows.
@@ -248,7 +257,7 @@ class Operation:
         return {
             buffer.name: (
                 x.shape if self.axes[buffer.name] == ROWS_HIDDEN else buffer.shape,
-                getattr(torch, buffer.dtype),
+                x.dtype if (x.dtype, buffer.dtype) == (torch.float64, "float32") else getattr(torch, buffer.dtype),
             )
             for buffer in self.forward.buffers(problem)
             if buffer.role == OUTPUT

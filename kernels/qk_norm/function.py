@@ -1,9 +1,13 @@
 """The public function, which normalizes and rotates the query and key heads of a fused QKV tensor.
 
-In: arguments. Out: the fused tensor, in place or new.
+In: arguments. Out: the fused tensor, in place or new. There is an `Operation` for each variant and numbers of heads, of
+the forward and of the backward, and an operator of torch's dispatcher for all of each: `torch.ops.normtune.qk_norm`,
+which makes a new tensor and has gradients of any order; `qk_norm_in_place`, which writes qkv and has none; and
+`qk_norm_backward`. Tables and positions have no gradients.
 """
 
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -18,17 +22,208 @@ from normtune.kernels.calling.arguments import (
     check_tensor,
     number,
 )
-from normtune.kernels.calling.fallback import machine_epsilon
-from normtune.kernels.mode import Product
-from normtune.kernels.qk_norm.modes import Place, Positions, Rotary, RotationProducts, Tables
-from normtune.kernels.qk_norm.operation import dispatched, op_of
-from normtune.kernels.qk_norm.operator import qk_norm as spec
+from normtune.kernels.calling.fallback import compute_dtype, keeps_subnormal, machine_epsilon, sum_of_rows
+from normtune.kernels.calling.family import OpFamily
+from normtune.kernels.calling.operation import Operation
+from normtune.kernels.mode import Dweight, Product
+from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.problem import Problem
+from normtune.kernels.qk_norm.launch import (
+    BACKWARD,
+    FAMILY,
+    SIZES,
+    Place,
+    Positions,
+    Rotary,
+    RotationProducts,
+    Tables,
+    heads_of,
+)
+from normtune.kernels.qk_norm.operator import qk_norm as forward_spec
+from normtune.kernels.qk_norm.operator import qk_norm_backward as backward_spec
 
 RotaryStyle = Literal["neox", "gptj"]
 Casting = Literal["gemma", "llama"]
 Rotation = Literal["float32", "products"]
 _CHOICES = {"rotary_style": get_args(RotaryStyle), "casting": get_args(Casting), "rotation": get_args(Rotation)}
 _INDICES = (torch.int32, torch.int64)
+
+
+class _Formula:
+    """What the formulas of a forward and of its backward share.
+
+    All arithmetic is in float32, or in float64 if qkv is float64. Differentiable, in every mode of torch.
+
+    Args:
+        problem: of the operation; its shape and dtype do not matter.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.heads = problem, heads_of(problem)
+        self.is_neox, self.has_pairs = Rotary.of(problem) is Rotary.NEOX, Tables.of(problem) is Tables.PAIRS
+
+    def divided(self, fused: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Query and key heads (..., heads, head), and value heads, of a fused tensor."""
+        # The order in which torch sums depends on strides.
+        every = fused.contiguous().unflatten(-1, (-1, weight.shape[0]))
+        end = self.heads.heads_q + self.heads.heads_k
+        return every[..., :end, :], every[..., end:, :]
+
+    def weights(self, weight_q: Tensor, weight_k: Tensor, dtype: torch.dtype, offset: float) -> Tensor:
+        """(heads, head) weight + offset of each query and key head."""
+        counts = self.heads.heads_q, self.heads.heads_k
+        pairs = zip((weight_q, weight_k), counts, strict=True)
+        return torch.cat([weight.to(dtype).expand(count, -1) for weight, count in pairs]) + offset
+
+    def tables(self, qkv: Tensor, rotation: Sequence[Any], dtype: torch.dtype) -> list[Tensor]:
+        """Cosines and sines (..., 1, rotary), one for each rotated element of a token.
+
+        Args:
+            qkv: (..., width).
+            rotation: cosines, sines and, if the variant has them, positions.
+            dtype: of the result.
+        """
+        tables, positions = rotation[:2], rotation[2:]
+        results = []
+        for table in tables:
+            shape = (*qkv.shape[:-1], table.shape[-1])
+            rows = table[positions[0].long()] if positions else table.view(shape)
+            if self.has_pairs:
+                rows = torch.cat([rows, rows], -1) if self.is_neox else rows.repeat_interleave(2, -1)
+            results.append(rows.to(dtype).unsqueeze(-2))
+        return results
+
+    def partners(self, rotated: Tensor) -> Tensor:
+        """The other element of each pair, negated for the first one."""
+        if self.is_neox:
+            first, second = rotated.chunk(2, -1)
+            return torch.cat([-second, first], -1)
+        first, second = rotated[..., ::2], rotated[..., 1::2]
+        return torch.stack([-second, first], -1).flatten(-2)
+
+
+class ForwardFormula(_Formula):
+    """The formula of a forward in torch's operations."""
+
+    def forward(self, qkv: Tensor, weight_q: Tensor, weight_k: Tensor, *others: Any) -> tuple[Tensor, ...]:
+        """Takes qkv (..., width), the weights, cosines, sines and positions if the variant has them, eps and offset.
+
+        Returns:
+            The fused tensor, contiguous, of qkv's dtype; nothing in place.
+        """
+        *rotation, eps, offset = others
+        dtype, wide, rotary = qkv.dtype, compute_dtype(qkv), self.heads.rotary
+        x, values = self.divided(qkv, weight_q)
+        x = x.to(wide)
+        xhat = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+        if Product.of(self.problem) is Product.ROUNDED:
+            xhat = xhat.to(dtype).to(wide)
+        norm = (xhat * self.weights(weight_q, weight_k, wide, offset)).to(dtype)
+        if rotary:
+            cos, sin = self.tables(qkv, rotation, wide)
+            rotated = norm[..., :rotary].to(wide)
+            of_element, of_partner = rotated * cos, self.partners(rotated) * sin
+            if RotationProducts.of(self.problem) is RotationProducts.ROUNDED:
+                of_element, of_partner = of_element.to(dtype).to(wide), of_partner.to(dtype).to(wide)
+            norm = torch.cat([(of_element + of_partner).to(dtype), norm[..., rotary:]], -1)
+        if Place.of(self.problem) is Place.NEW:
+            return (torch.cat([norm, values], -2).flatten(-2),)
+        qkv[..., : norm.shape[-2] * norm.shape[-1]].copy_(norm.flatten(-2))
+        return ()
+
+
+class BackwardFormula(_Formula):
+    """The formula of a backward; its gradients are those of the function without roundings."""
+
+    def forward(
+        self, dout: Tensor, qkv: Tensor, weight_q: Tensor, weight_k: Tensor, *others: Any
+    ) -> tuple[Tensor, ...]:
+        """Takes the gradient of the fused tensor, and the arguments of the forward.
+
+        Returns:
+            The gradient of qkv and, unless the variant leaves it out, those of both weights, (2, head) in the dtype of
+            the arithmetic.
+        """
+        *rotation, eps, offset = others
+        wide, rotary = compute_dtype(qkv), self.heads.rotary
+        (x, _), (dy, dvalues) = self.divided(qkv, weight_q), self.divided(dout, weight_q)
+        x, dy = x.to(wide), dy.to(wide)
+        if rotary:
+            cos, sin = self.tables(qkv, rotation, wide)
+            rotated = dy[..., :rotary]
+            # The transpose of the rotation: `partners` is antisymmetric.
+            dy = torch.cat([rotated * cos - self.partners(rotated * sin), dy[..., rotary:]], -1)
+        rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+        xhat = x * rstd
+        gradient = dy * self.weights(weight_q, weight_k, wide, offset)
+        dx = rstd * (gradient - xhat * (gradient * xhat).mean(-1, keepdim=True))
+        dqkv = torch.cat([dx.to(dout.dtype), dvalues], -2).flatten(-2)
+        if Dweight.of(self.problem) is Dweight.NONE:
+            return (dqkv,)
+        sums = sum_of_rows(dy * xhat, 2)
+        return dqkv, torch.stack([part.sum(0) for part in sums.split([self.heads.heads_q, self.heads.heads_k])])
+
+
+def _operation(family: OperatorSpec, formula: type[_Formula], *options: Any) -> Operation:
+    *sizes, variant = options
+    spec = family.at(**dict(zip(SIZES, sizes, strict=True)))
+    problem = spec.problem(1, spec.max_hidden, spec.dtypes[0], variant)
+    return Operation(
+        name=FAMILY,
+        forward=spec,
+        formula=formula(problem),
+        defaults=_SCALARS,
+        compiler_options=keeps_subnormal,
+        modes=tuple(mode.of(problem) for mode in spec.modes),
+        heads=dict(problem.key.sizes)["heads"],
+        written_heads=heads_of(problem).written,
+    )
+
+
+def _gradients(incoming: Sequence[Tensor], arguments: Sequence[Any], needs: Sequence[bool]) -> Sequence[Tensor | None]:
+    """The gradients of qkv and the weights, from the arguments of a forward; see `OpFamily`."""
+    (dout,), (*others, variant, batch_invariant) = incoming, arguments
+    qkv, *weights = arguments[:3]
+    variant = _variant_of_backward(variant, any(needs[1:3]))
+    dqkv, *dweights = _BACKWARD.operator(dout.to(qkv.dtype), *others, variant, batch_invariant)
+    if not dweights:
+        return dqkv, None, None
+    pairs = zip(dweights[0], weights, strict=True)
+    return dqkv, *(dweight.to(weight.dtype, copy=True) for dweight, weight in pairs)
+
+
+@cache
+def _variant_of_backward(variant: str, needs_dweight: bool) -> str:
+    key = forward_spec.key("float32", variant)
+    shared = [mode.of(key) for mode in backward_spec.modes if mode in forward_spec.modes]
+    return backward_spec.variant(Dweight.COMPUTED if needs_dweight else Dweight.NONE, *shared)
+
+
+_SCALARS = {"eps": 1e-6, "offset": 0.0}
+_DIFFERENTIABLE = ("qkv", "weight_q", "weight_k")
+_INPUTS = (*_DIFFERENTIABLE, "cos", "sin", "positions")
+_family = partial(OpFamily, scalars=_SCALARS, options={**dict.fromkeys(SIZES, "int"), "variant": "str"})
+_BACKWARD = _family(
+    BACKWARD,
+    ("dout", *_INPUTS),
+    operation_of=partial(_operation, backward_spec, BackwardFormula),
+    differentiable=("dout", *_DIFFERENTIABLE),
+)
+_operation_of = partial(_operation, forward_spec, ForwardFormula)
+_NEW = _family(
+    FAMILY,
+    _INPUTS,
+    operation_of=_operation_of,
+    differentiable=_DIFFERENTIABLE,
+    gradients=_gradients,
+)
+_IN_PLACE = _family(
+    f"{FAMILY}_in_place",
+    _INPUTS,
+    operation_of=_operation_of,
+    differentiable=_DIFFERENTIABLE,
+    written="qkv",
+)
 
 
 def qk_norm(
@@ -90,8 +285,9 @@ def qk_norm(
             before the weight multiplies it, as in Hugging Face's Qwen3 and in vLLM.
         rotation: what is rounded in the rotation before its result: "float32", nothing; "products", both products of
             each element, as in Hugging Face.
-        in_place: write the heads into qkv and return it; without gradients. They may share memory neither with each
-            other nor with another tensor of the call.
+        in_place: write the heads into qkv and return it; without gradients. Tokens that are not one stride apart are
+            written through a copy. The heads may share memory neither with each other nor with another tensor of the
+            call.
         batch_invariant: give each token the same bits in every batch; None for the setting of
             `normtune.batch_invariant` and `normtune.use_batch_invariant`.
 
@@ -104,11 +300,11 @@ def qk_norm(
     """
     inputs = (qkv, weight_q, weight_k, cos, sin, positions)
     if has_torch_function_variadic(*inputs):
-        options: dict[str, Any] = {"cos": cos, "sin": sin, "positions": positions, "rotary_dim": rotary_dim}
-        options |= {"rotary_style": rotary_style, "casting": casting, "rotation": rotation}
-        options |= {"in_place": in_place, "batch_invariant": batch_invariant}
+        named: dict[str, Any] = {"cos": cos, "sin": sin, "positions": positions, "rotary_dim": rotary_dim}
+        named |= {"rotary_style": rotary_style, "casting": casting, "rotation": rotation}
+        named |= {"in_place": in_place, "batch_invariant": batch_invariant}
         return handle_torch_function(  # type: ignore[no-any-return]
-            qk_norm, inputs, qkv, weight_q, weight_k, heads_q, heads_k, eps, offset, **options
+            qk_norm, inputs, qkv, weight_q, weight_k, heads_q, heads_k, eps, offset, **named
         )
     for name, value in (("rotary_style", rotary_style), ("casting", casting), ("rotation", rotation)):
         check_choice(name, value, _CHOICES[name])
@@ -124,19 +320,13 @@ def qk_norm(
     has_whole_tables = cos is not None and cos.shape[-1] == rotary
     if cos is not None and sin is not None and positions is None:
         cos, sin = _of_tokens("cos", cos, qkv), _of_tokens("sin", sin, qkv)
-    is_compiling = torch.compiler.is_compiling()
-    variant_of = _variant if is_compiling else _kept_variant
-    rotary_mode = "none" if cos is None else rotary_style
-    variant = variant_of(in_place, casting, rotary_mode, positions is not None, has_whole_tables, rotation)
-    if needs_gradient or is_compiling:
-        tensors = qkv, weight_q, weight_k, cos, sin, positions
-        outputs = dispatched(tensors, (heads_q, heads_k, rotary), (eps, offset), variant, batch_invariant)
-    else:
-        op = op_of(heads_q, heads_k, rotary, qkv.shape[-1] // weight_q.shape[0], variant)
-        read: tuple[Any, ...] = (qkv, weight_q, weight_k)
-        if cos is not None:
-            read = (*read, cos, sin) if positions is None else (*read, cos, sin, positions)
-        outputs = op.call(read, (eps, offset), batch_invariant)
+    variant_of = _variant if torch.compiler.is_compiling() else _cached_variant
+    style = "none" if cos is None else rotary_style
+    variant = variant_of(in_place, casting, style, positions is not None, has_whole_tables, rotation)
+    options = (heads_q, heads_k, qkv.shape[-1] // weight_q.shape[0], rotary, variant)
+    tensors = dict(zip(_INPUTS, (qkv, weight_q, weight_k, cos, sin, positions), strict=True))
+    family = _IN_PLACE if in_place else _NEW
+    outputs = family.call(options, tensors, {"eps": eps, "offset": offset}, batch_invariant)
     return qkv if in_place else outputs[0]
 
 
@@ -146,8 +336,8 @@ def _variant(
     """The variant of a problem; without a rotation its modes are the defaults."""
     modes = [Place.IN_PLACE if in_place else Place.NEW, Product.ROUNDED if casting == "llama" else Product.FLOAT32]
     if rotary == "none":
-        return spec.variant(*modes, Rotary.NONE)
-    return spec.variant(
+        return forward_spec.variant(*modes, Rotary.NONE)
+    return forward_spec.variant(
         *modes,
         Rotary.NEOX if rotary == "neox" else Rotary.GPTJ,
         Positions.GIVEN if has_positions else Positions.IN_ORDER,
@@ -156,7 +346,7 @@ def _variant(
     )
 
 
-_kept_variant = cache(_variant)
+_cached_variant = cache(_variant)
 
 
 def _check_heads(qkv: Any, weight_q: Any, weight_k: Any, heads_q: Any, heads_k: Any) -> None:

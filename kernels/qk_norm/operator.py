@@ -11,11 +11,11 @@ from typing import Annotated
 from normtune.kernels.config import Config
 from normtune.kernels.mode import Dweight, Product
 from normtune.kernels.operator import OperatorSpec, register
-from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
-from normtune.kernels.qk_norm.launch import MAX_ELEMENTS_PER_THREAD, resolve, resolve_backward, trial
-from normtune.kernels.qk_norm.modes import (
+from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, OUTPUT, ROWS_HIDDEN, WEIGHT, Buffer, Problem
+from normtune.kernels.qk_norm.launch import (
     BACKWARD,
     FAMILY,
+    MAX_ELEMENTS_PER_THREAD,
     SIZES,
     Place,
     Positions,
@@ -23,6 +23,9 @@ from normtune.kernels.qk_norm.modes import (
     RotationProducts,
     Tables,
     heads_of,
+    resolve,
+    resolve_backward,
+    trial,
 )
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
@@ -57,7 +60,7 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
     heads, dtype, is_in_place = heads_of(problem), problem.dtype, Place.of(problem) is Place.IN_PLACE
     fused = (problem.rows, heads.written * problem.hidden)
     buffers = [
-        Buffer("qkv", fused, dtype, IN_OUT if is_in_place else INPUT),
+        Buffer("qkv", fused, dtype, IN_OUT if is_in_place else INPUT, ROWS_HIDDEN),
         *(problem.buffer(name, "hidden", WEIGHT) for name in ("weight_q", "weight_k")),
     ]
     if heads.rotary:
@@ -65,7 +68,7 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
         if Positions.of(problem) is Positions.GIVEN:
             buffers.append(problem.buffer("positions", "rows", INPUT, "int64"))
     if not is_in_place:
-        buffers.append(Buffer("out", fused, dtype, OUTPUT))
+        buffers.append(Buffer("out", fused, dtype, OUTPUT, ROWS_HIDDEN))
     return tuple(buffers)
 
 
@@ -143,6 +146,6 @@ qk_norm_backward = register(
         space=_backward_space,
         resolve=resolve_backward,
         default_config=_backward_default,
-        kernel_calls="normtune.kernels.qk_norm.backward:calls",
+        kernel_calls="normtune.kernels.qk_norm.kernels:backward_calls",
     )
 )

@@ -11,7 +11,16 @@ from torch import Tensor
 
 from normtune.kernels.mode import Dweight, Product
 from normtune.kernels.problem import Problem
-from normtune.kernels.qk_norm.modes import BACKWARD, Heads, Place, Positions, Rotary, RotationProducts, Tables, heads_of
+from normtune.kernels.qk_norm.launch import (
+    BACKWARD,
+    Heads,
+    Place,
+    Positions,
+    Rotary,
+    RotationProducts,
+    Tables,
+    heads_of,
+)
 from normtune.kernels.rms_norm import reference as of_rms_norm
 from normtune.kernels.rounding import FLOAT32_EPSILON, Expected, unit_in_last_place
 

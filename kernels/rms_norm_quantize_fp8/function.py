@@ -1,7 +1,7 @@
 """The public function `rms_norm_quantize_fp8`, its operations and its formula.
 
 In: arguments. Out: `Quantized`: the norm in FP8 with its scale, and the optional outputs. `QuantizeDecomposition` is
-the same in torch's operations, for tensors that the kernels do not support. `QUANTIZE` is all operations as one
+the same in torch's operations, for tensors that the kernels do not support. `quantize` is all operations as one
 function, none of which has a backward, since FP8 values have no gradient; `straight_through` is the same with a graph
 of the outputs `y` and `sum`, whose gradients are those of `rms_norm_backward`. Autograd casts a gradient to the dtype
 of its output, so one that arrived at q would be rounded to FP8 without a scale: q has no graph.
@@ -19,7 +19,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from normtune.kernels.calling.arguments import check_choice, check_flag, check_kind, number
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.fallback import transposed
-from normtune.kernels.calling.op import ForwardOnlyOp
+from normtune.kernels.calling.family import OpFamily
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.fused_add_rms_norm.function import rms_norm_backward
 from normtune.kernels.mode import Mode, Product
@@ -183,20 +183,43 @@ def _operation(scaling: str, variant: str) -> Operation:
     )
 
 
-QUANTIZE = ForwardOnlyOp(FAMILY, INPUTS, _DEFAULTS, ("scaling", "variant"), _operation, "amax", OUTPUTS)
+_OPTIONS = {"scaling": "str", "variant": "str"}
+QUANTIZE = OpFamily(FAMILY, INPUTS, _DEFAULTS, _OPTIONS, _operation)
+# The operations that accumulate the amax.
+ACCUMULATE = OpFamily(
+    name=f"{FAMILY}_amax_in_place",
+    inputs=(*INPUTS, "amax"),
+    scalars=_DEFAULTS,
+    options=_OPTIONS,
+    operation_of=_operation,
+    written="amax",
+    outputs=OUTPUTS,
+)
+
+
+def quantize(
+    choices: tuple[str, ...],
+    inputs: Mapping[str, Tensor | None],
+    scalars: Mapping[str, float],
+    batch_invariant: bool | None,
+) -> dict[str, Tensor]:
+    """The outputs by name of the operation with this scaling and variant; arguments as in `OpFamily.call`."""
+    family = QUANTIZE if inputs["amax"] is None else ACCUMULATE
+    outputs = family.call(choices, inputs, scalars, batch_invariant)
+    return dict(zip(family.outputs_of(*choices), outputs, strict=True))
 
 
 _GRADED = ("y", "sum")
 
 
 class _StraightThrough(torch.autograd.Function):
-    """`QUANTIZE.call`, with each input as an argument."""
+    """`quantize`, with each input as an argument."""
 
     @staticmethod
     def forward(ctx: Any, choices: Any, names: Any, scalars: Any, batch_invariant: Any, *inputs: Any) -> Any:
         """The outputs, in order."""
         by_name = dict(zip(names, inputs, strict=True))
-        outputs = QUANTIZE.call(choices, by_name, scalars, batch_invariant)
+        outputs = quantize(choices, by_name, scalars, batch_invariant)
         ctx.options = (scalars["eps"], 0.0 if by_name["weight"] is None else scalars["offset"], batch_invariant)
         ctx.names, ctx.outputs = names, tuple(outputs)
         ctx.save_for_backward(outputs.get("sum", by_name["x"]), by_name["weight"], outputs["rstd"])
@@ -230,7 +253,7 @@ def straight_through(
     scalars: Mapping[str, float],
     batch_invariant: bool | None,
 ) -> dict[str, Tensor]:
-    """`QUANTIZE.call` with gradients of `y` and `sum`; the modes include the outputs `y` and `rstd`."""
+    """`quantize` with gradients of `y` and `sum`; the modes include the outputs `y` and `rstd`."""
     if batch_invariant is None and not torch.compiler.is_compiling():  # a copied rstd would lose the mark of the mode
         batch_invariant = is_batch_invariant()
     outputs = _StraightThrough.apply(  # type: ignore[no-untyped-call]
@@ -395,7 +418,7 @@ def rms_norm_quantize_fp8(
     read["scale"] = None if scale is None else scale.view(1)
     read["amax"] = None if amax is None else amax.view(1)
     scalars = {"eps": eps, "offset": offset, "least_amax": least_amax}
-    call = straight_through if is_graded else QUANTIZE.call
+    call = straight_through if is_graded else quantize
     quantized = _quantized(modes, call(choices, read, scalars, batch_invariant), x, scale, amax)
     if return_transpose and not modes.has_transpose:
         quantized = quantized._replace(q_t=transpose_fp8(quantized.q.view(-1, x.shape[-1])))
@@ -415,7 +438,7 @@ def _checked_settings(
     has_residual: bool,
     accumulates: bool,
 ) -> tuple[QuantizeModes, tuple[str, str]]:
-    """Checked settings of a call, and its operator and variant as `QUANTIZE` names them.
+    """Checked settings of a call, and its operator and variant as `quantize` takes them.
 
     Raises:
         TypeError, ValueError: an argument is wrong.

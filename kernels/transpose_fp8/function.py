@@ -12,7 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from normtune.kernels.calling.arguments import check_kind
 from normtune.kernels.calling.fallback import transposed
-from normtune.kernels.calling.op import ForwardOnlyOp
+from normtune.kernels.calling.family import OpFamily
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.transpose_fp8 import operator as spec
 
@@ -44,7 +44,7 @@ _OPERATION = Operation(
     x_dtypes={BYTES: "bfloat16"},
     checks=_checks,
 )
-TRANSPOSE = ForwardOnlyOp("transpose_fp8", ("x",), {}, (), lambda: _OPERATION)
+TRANSPOSE = OpFamily("transpose_fp8", ("x",), {}, {}, lambda: _OPERATION)
 
 
 def transpose_fp8(x: Tensor) -> Tensor:
@@ -71,4 +71,5 @@ def transpose_fp8(x: Tensor) -> Tensor:
     if x.layout != torch.strided:
         raise ValueError(f"x has the layout {x.layout}: expected a dense tensor, call x.to_dense()")
     # Every config gives the same bits in every batch.
-    return TRANSPOSE.call((), {"x": x.view(BYTES)}, {}, False)["y"].view(x.dtype)
+    (y,) = TRANSPOSE.call((), {"x": x.view(BYTES)}, {}, False)
+    return y.view(x.dtype)

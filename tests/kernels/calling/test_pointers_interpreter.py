@@ -114,5 +114,5 @@ def test_strided_rows_give_what_contiguous_ones_do(kind):
 def test_what_a_call_only_reads_may_share_memory_without_a_check_each_time(monkeypatch):
     for _ in range(2):
         heads(True)
-    monkeypatch.setattr(cached, "claim", lambda *_: pytest.fail("checked again"))
+    monkeypatch.setattr(cached, "check_written", lambda *_: pytest.fail("checked again"))
     heads(True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import normtune
-from normtune.kernels.qk_norm import operation
+from normtune.kernels.calling.family import OpFamily
 
 QKV, WEIGHT = torch.ones(3, 4 * 8), torch.ones(8)
 COS, POSITIONS = torch.ones(5, 4), torch.tensor([0, 4, 2])
@@ -68,10 +68,7 @@ COS, POSITIONS = torch.ones(5, 4), torch.tensor([0, 4, 2])
     ],
 )
 def test_bad_arguments_are_named(monkeypatch, given, error, text):
-    from normtune.kernels.qk_norm import function
-
-    for name in ("op_of", "dispatched"):
-        monkeypatch.setattr(function, name, lambda *_: pytest.fail("launched"))
+    monkeypatch.setattr(OpFamily, "call", lambda *_: pytest.fail("launched"))
     arguments = {
         **{"qkv": QKV, "weight_q": WEIGHT, "weight_k": WEIGHT, "heads_q": 2, "heads_k": 1},
         **{"cos": COS, "sin": COS, "positions": POSITIONS},
@@ -115,16 +112,21 @@ def test_tensors_without_memory_have_shapes():
 @pytest.mark.slow
 @pytest.mark.parametrize("in_place", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_torchs_own_checks_of_an_operator(in_place):
-    options = (2, 1, 8, 1e-6, 0.5, "" if in_place else "out_of_place", None)
+    options = (1e-6, 0.5, 2, 1, 4, 8, "" if in_place else "out_of_place", None)
     tensors = (torch.randn(3, 32), WEIGHT.clone(), WEIGHT.clone(), COS, COS, POSITIONS)
     if in_place:
-        torch.library.opcheck(operation.in_place.default, (*tensors, *options))
+        torch.library.opcheck(torch.ops.normtune.qk_norm_in_place.default, (*tensors, *options))
         return
     leaves = [
         tensor.requires_grad_() if tensor.is_floating_point() and number < 3 else tensor
         for number, tensor in enumerate(tensors)
     ]
-    torch.library.opcheck(operation.forward.default, (*leaves, *options))
+    torch.library.opcheck(torch.ops.normtune.qk_norm.default, (*leaves, *options))
+    for variant in ("", "no_dweight"):
+        dout = torch.randn(3, 32, requires_grad=True)
+        torch.library.opcheck(
+            torch.ops.normtune.qk_norm_backward.default, (dout, *leaves, 1e-6, 0.5, 2, 1, 4, 8, variant, None)
+        )
 
 
 @pytest.mark.slow
@@ -159,15 +161,3 @@ def test_a_compiled_function_has_gradients():
         found.append(torch.autograd.grad(call(*leaves), leaves))
     for eager, compiled in zip(*found, strict=True):
         torch.testing.assert_close(compiled, eager)
-
-
-def test_views_that_cannot_be_written_are_refused():
-    """On a GPU; a CPU writes any view, by torch's own copy."""
-    from normtune.kernels.qk_norm.operation import op_of
-
-    layout = op_of(2, 1, 1, 4, "no_rotary").operation.layout
-    for qkv in (torch.ones(32, 3).T, torch.ones(4, 3, 32).transpose(0, 1)):
-        with pytest.raises(ValueError, match=r"qkv has shape .* and strides .*: expected tokens one stride apart"):
-            layout({"qkv": qkv}, False)
-    memory = torch.ones(3, 2, 64)[..., :32]
-    assert layout({"qkv": memory}, False)["qkv"].data_ptr() == memory.data_ptr()

@@ -5,10 +5,11 @@ import re
 import pytest
 
 from normtune.kernels.operator import operator
-from normtune.kernels.qk_norm.modes import BACKWARD, FAMILY, operator_name
+from normtune.kernels.qk_norm.launch import BACKWARD, FAMILY
 from normtune.kernels.qk_norm.operator import QKNormConfig, qk_norm, qk_norm_backward
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import compiled_within
+from normtune.tests.kernels.qk_norm.heads import operator_name
 from normtune.tuner.plan.plan import candidates
 
 pytestmark = pytest.mark.long

@@ -9,10 +9,10 @@ from normtune.kernels.calling import dispatch
 from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, operator, operators, read_config
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.qk_norm.launch import resolve, resolve_backward, trial
-from normtune.kernels.qk_norm.modes import BACKWARD, FAMILY, heads_of, operator_name
+from normtune.kernels.qk_norm.launch import BACKWARD, FAMILY, heads_of, resolve, resolve_backward, trial
 from normtune.kernels.qk_norm.operator import QKNormConfig, qk_norm, qk_norm_backward
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.qk_norm.heads import operator_name
 from normtune.tuner.plan.plan import candidates, plan, problems
 
 H200 = TARGETS["sm_90"]

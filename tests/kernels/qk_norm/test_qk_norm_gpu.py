@@ -5,8 +5,9 @@ import torch
 
 import normtune
 from normtune.kernels.operator import operator
-from normtune.kernels.qk_norm.modes import BACKWARD, FAMILY, operator_name
+from normtune.kernels.qk_norm.launch import BACKWARD, FAMILY
 from normtune.kernels.qk_norm.operator import qk_norm, qk_norm_backward
+from normtune.tests.kernels.qk_norm.heads import operator_name
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import normtune
-from normtune.kernels.qk_norm import decomposition
+from normtune.kernels.qk_norm.function import BackwardFormula, ForwardFormula
 
 pytestmark = pytest.mark.interpreter
 
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.interpreter
 @pytest.fixture
 def only_kernels(monkeypatch):
     """The formula in torch's operations fails."""
-    for name in ("forward", "backward"):
-        monkeypatch.setattr(decomposition, name, lambda *_: pytest.fail("computed without the kernel"))
+    for formula in (ForwardFormula, BackwardFormula):
+        monkeypatch.setattr(formula, "forward", lambda *_: pytest.fail("computed without the kernel"))
 
 
 def whole(tables, style):
@@ -107,6 +107,17 @@ def test_every_second_token_is_written_where_it_is(by_hugging_face, made):
     assert torch.equal(memory[::2], wide[::2])
     expected = exact(by_hugging_face, wide[1::2], weights, (2, 1), 1e-6, 0.0, None, "neox")
     torch.testing.assert_close(memory[1::2].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("only_kernels")
+def test_views_without_a_stride_between_tokens_are_written(by_hugging_face, made):
+    wide, weights, _ = made((4, 3), 4, 8)
+    for qkv in (wide.transpose(0, 1), wide.transpose(1, 2).contiguous().transpose(1, 2)):
+        expected = exact(by_hugging_face, qkv.clone(), weights, (2, 1), 1e-6, 0.0, None, "neox")
+        before = qkv.clone()
+        assert normtune.qk_norm(qkv, *weights, 2, 1, in_place=True) is qkv
+        torch.testing.assert_close(qkv.double(), expected, rtol=1e-5, atol=1e-5)
+        assert torch.equal(qkv[..., 24:], before[..., 24:])
 
 
 @pytest.mark.slow

@@ -8,11 +8,12 @@ import torch
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
-from normtune.kernels.qk_norm.modes import BACKWARD, FAMILY, operator_name
+from normtune.kernels.qk_norm.launch import BACKWARD, FAMILY
 from normtune.kernels.qk_norm.operator import qk_norm, qk_norm_backward
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import assert_within, calls_of, nan_outputs, referenced
 from normtune.tests.kernels.problems import changed
+from normtune.tests.kernels.qk_norm.heads import operator_name
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import compare
 
