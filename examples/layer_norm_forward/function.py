@@ -6,7 +6,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from layer_norm_forward.operator import layer_norm_forward
 from normtune.kernels.calling.fallback import compute_dtype
-from normtune.kernels.calling.op import ForwardOnlyOp
+from normtune.kernels.calling.family import OpFamily
 from normtune.kernels.calling.operation import Operation
 
 
@@ -22,7 +22,7 @@ class _Decomposition:
 
 
 _OPERATION = Operation(name="layer_norm", forward=layer_norm_forward, formula=_Decomposition, defaults={"eps": 1e-5})
-LAYER_NORM = ForwardOnlyOp("layer_norm", ("x", "weight", "bias"), {"eps": 1e-5}, (), lambda: _OPERATION)
+LAYER_NORM = OpFamily("layer_norm", ("x", "weight", "bias"), {"eps": 1e-5}, {}, lambda: _OPERATION)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tuple[Tensor, Tensor, Tensor]:
@@ -48,5 +48,5 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tu
     """
     if has_torch_function_variadic(x, weight, bias):
         return handle_torch_function(layer_norm, (x, weight, bias), x, weight, bias, eps)
-    outputs = LAYER_NORM.call((), {"x": x, "weight": weight, "bias": bias}, {"eps": eps}, None)
-    return outputs["y"], outputs["mean"].view(x.shape[:-1]), outputs["rstd"].view(x.shape[:-1])
+    y, mean, rstd = LAYER_NORM.call((), {"x": x, "weight": weight, "bias": bias}, {"eps": eps}, None)
+    return y, mean.view(x.shape[:-1]), rstd.view(x.shape[:-1])
