@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from normtune.kernels.derived_size import located
 from normtune.kernels.problem import AXES, MAX_ROWS, Shape
+from normtune.kernels.sizes import located
 
 
 class Interval(NamedTuple):

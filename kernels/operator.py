@@ -19,10 +19,10 @@ from normtune.kernels.box import Box
 from normtune.kernels.call import AnyLaunch, ImplementationLaunch, KernelCall, foreign_call
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.config_space import Drawn
-from normtune.kernels.derived_size import located, normal_form
 from normtune.kernels.key import Key, family_of, with_sizes
 from normtune.kernels.mode import Mode, words_of
 from normtune.kernels.problem import AXES, IN_OUT, MAX_ROWS, SCRATCH, Buffer, Problem, Shape, name_axes
+from normtune.kernels.sizes import located, normal_form
 from normtune.kernels.target import Target
 
 _COPY = COPY.to_json()

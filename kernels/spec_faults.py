@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
-from normtune.kernels.derived_size import normal_form
 from normtune.kernels.key import with_sizes
 from normtune.kernels.mode import words_of
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import AXIS, BUFFER_ITEMSIZE, IN_OUT, ITEMSIZE, OUTPUT, ROLES, Buffer, Problem
+from normtune.kernels.sizes import normal_form
 
 # Names of an axis become arguments of a table's functions, beside its own.
 _RESERVED = {"operator", "dtype", "table", "known", "sms", "l2_bytes"}

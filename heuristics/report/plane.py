@@ -16,8 +16,8 @@ import pandas as pd
 
 from normtune.heuristics.showing.config_map import short_name
 from normtune.kernels.box import Box
-from normtune.kernels.derived_size import is_derived
 from normtune.kernels.problem import Shape
+from normtune.kernels.sizes import is_derived
 from normtune.kernels.tablefile.tree import Split, Tree, choose, nodes, regions
 
 # Least share of the combinations of sizes that must be measured for tiles to touch, as in a grid.

@@ -18,8 +18,8 @@ from normtune.heuristics.solver.grid import Axis, axis, coarsened
 from normtune.heuristics.solver.optimum import Optima
 from normtune.heuristics.solver.portfolio import portfolio
 from normtune.kernels.config import Config
-from normtune.kernels.derived_size import is_derived, located
 from normtune.kernels.problem import Problem, Shape
+from normtune.kernels.sizes import is_derived, located
 from normtune.kernels.tablefile.tree import Tree, choose, configs_of
 
 UNMEASURED = 693_147  # log_ppm: twice the time

@@ -21,8 +21,8 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.grid import roundest
 from normtune.kernels.box import Box, Interval
 from normtune.kernels.config import Config
-from normtune.kernels.derived_size import is_derived
 from normtune.kernels.problem import MAX_ROWS, Shape
+from normtune.kernels.sizes import is_derived
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, comparison, halves, regions
 
 # A gap has 2**4 parts of equal ratio. To be rounder, a threshold may be `_NEAR` parts away from the crossing: at the

@@ -22,7 +22,7 @@ from itertools import pairwise
 from math import isqrt, prod
 from typing import NamedTuple
 
-from normtune.kernels.derived_size import is_derived
+from normtune.kernels.sizes import is_derived
 from normtune.kernels.tablefile.tree import comparison, first_of, threshold_of
 
 # Columns of the longest chunk.

@@ -7,7 +7,6 @@ for each fault.
 import ast
 import inspect
 import math
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,6 +18,7 @@ from normtune.kernels.custom_op.sources import names_decorated_kernels
 from normtune.kernels.custom_op.spaces import DeclaredSpace
 from normtune.kernels.key import with_sizes
 from normtune.kernels.problem import BUFFER_ITEMSIZE, IN_OUT, INPUT, INTEGERS, OUTPUT, ROLES, WEIGHT, Buffer, Problem
+from normtune.kernels.sizes import names_of, parsed, value_of
 from normtune.kernels.spec_faults import of_axes
 from normtune.kernels.target import Target
 
@@ -63,7 +63,7 @@ def tensor_of(text: str, axes: tuple[str, ...], sizes: tuple[str, ...]) -> Tenso
     shape = "".join(words)
     extents = tuple(shape.split(",")) if shape else axes[1:] if role == WEIGHT else axes
     for extent in extents:
-        if not _names(extent) <= {*axes, *sizes}:
+        if not _is_of(extent, {*axes, *sizes}):
             names = ", ".join((*axes, *sizes))
             raise ValueError(f"{shape!r} is neither a shape (of {names}) nor a dtype ({', '.join(BUFFER_ITEMSIZE)})")
     if role not in ROLES:
@@ -71,50 +71,17 @@ def tensor_of(text: str, axes: tuple[str, ...], sizes: tuple[str, ...]) -> Tenso
     return TensorText(role, extents, dtype)
 
 
-# Of an extent, on fractions.
-_OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
-    **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv},
-    ast.FloorDiv: lambda left, right: Fraction(left // right),
-}
-_ARITHMETIC = (*_OPERATIONS, ast.BinOp, ast.Name, ast.Load, ast.Constant)
-
-
-@lru_cache(256)
-def _expression(text: str) -> ast.expr | None:
-    """The syntax tree of an extent; None if it is not arithmetic of names and positive integers."""
+def _is_of(extent: str, names: set[str]) -> bool:
+    """Whether an extent is an expression of these names."""
     try:
-        tree = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    nodes = [*ast.walk(tree)]
-    of_integers = all(type(one.value) is int and one.value > 0 for one in nodes if isinstance(one, ast.Constant))
-    return tree if of_integers and all(isinstance(node, _ARITHMETIC) for node in nodes) else None
-
-
-def _names(extent: str) -> set[str]:
-    """The names in an extent; the extent itself if it is not valid."""
-    tree = _expression(extent)
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} if tree else {extent}
-
-
-def _value(node: ast.expr, sizes: Mapping[str, int]) -> Fraction:
-    if isinstance(node, ast.Constant):
-        return Fraction(int(node.value))  # type: ignore[arg-type]
-    if isinstance(node, ast.Name):
-        return Fraction(sizes[node.id])
-    assert isinstance(node, ast.BinOp)
-    return _OPERATIONS[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
-
-
-def _extent(extent: str, problem: Problem) -> Fraction:
-    tree = _expression(extent)
-    assert tree, "tensor_of refuses other extents"
-    return _value(tree, problem.sizes)
+        return names_of(extent) <= names
+    except (ValueError, RecursionError):
+        return False
 
 
 def _solved(extent: str, value: int) -> dict[str, int]:
     """The size that follows from an extent and its value; empty unless the extent is a size or a multiple of one."""
-    tree = _expression(extent)
+    tree: ast.expr | None = parsed(extent)
     factor = 1
     if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Mult):
         pair = (tree.left, tree.right)
@@ -166,7 +133,7 @@ class Declaration:
         """The tensors of a problem; an extent that is not a positive integer (`unfit`) is rounded."""
         buffers = []
         for name, text in self._texts(problem):
-            shape = tuple(max(1, int(_extent(extent, problem))) for extent in text.extents)
+            shape = tuple(max(1, int(value_of(extent, problem.sizes))) for extent in text.extents)
             axes = ",".join(text.extents) if {*text.extents} <= problem.sizes.keys() else ""
             buffers.append(Buffer(name, shape, text.dtype or problem.dtype, text.role, axes))
         return tuple(buffers)
@@ -175,7 +142,7 @@ class Declaration:
         """Why a problem is impossible, as an extent is not a positive integer; empty if it is possible."""
         for name, text in self._texts(problem):
             for extent in text.extents:
-                value = _extent(extent, problem)
+                value = Fraction(value_of(extent, problem.sizes))
                 if value.denominator != 1 or value < 1:
                     return f"{extent} of {name} is {value}: expected a positive integer"
         return ""

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from normtune.errors import NormtuneError
 from normtune.kernels.box import Box
 from normtune.kernels.config import KINDS, Config, Knob, check_values, class_of
-from normtune.kernels.derived_size import is_derived, normal_form
 from normtune.kernels.key import Key, is_operator, is_variant
 from normtune.kernels.problem import AXES, AXIS, MAX_ROWS
+from normtune.kernels.sizes import is_derived, normal_form
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.syntax import UNREADABLE, parsed
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, comparison, nodes

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Union
 
 from normtune.kernels.box import Box
 from normtune.kernels.config import Config
-from normtune.kernels.derived_size import is_derived, size_along
 from normtune.kernels.problem import AXES, Shape
+from normtune.kernels.sizes import is_derived, size_along
 
 # The code compares rows and derived sizes by `rows >= T`, and other sizes by `hidden <= T`.
 _ROWS = "rows"

@@ -24,7 +24,7 @@ class Room(NamedTuple):
 
 # What describes operators to planning and fit, which run where there is no GPU and no torch.
 LIGHT = (
-    r"kernels/((__init__|alignment|arguments|box|call|config|config_space|definitions|derived_size|fingerprint|key|load_file|mode|operator|problem|random_trial|spec_faults|syntax"
+    r"kernels/((__init__|alignment|arguments|box|call|config|config_space|definitions|fingerprint|key|load_file|mode|operator|problem|random_trial|sizes|spec_faults|syntax"
     r"|target|undeclared|(?!tablefile)\w+/(__init__|launch|modes|operator|trial))\.py)"
 )
 # From the lowest to the highest: arrows point down, so each row names rows above it only.

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from normtune.kernels.box import Box
 from normtune.kernels.config import Config
-from normtune.kernels.derived_size import located
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
+from normtune.kernels.sizes import located
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.tablefile.tree import regions

@@ -3,7 +3,7 @@
 import pytest
 
 from normtune.kernels.box import Box
-from normtune.kernels.derived_size import is_derived, located, normal_form, size_along
+from normtune.kernels.sizes import is_derived, located, normal_form, size_along
 
 
 @pytest.mark.parametrize(
