@@ -32,15 +32,15 @@ class OpFamily:
         options: names of what distinguishes the operations, each with its kind, `int` or `str`.
         operation_of: returns the operation, given the options.
         written: name of the input that all operations write; None if they write none.
-        outputs: names of all outputs of operations that write an input.
+        outputs: names of all outputs of operations, of which each has some; needed where an input is written or has a
+            gradient, unless nothing is returned. Autograd takes lists apart at 80 us a call.
         differentiable: names of the inputs that have gradients, unless one is written; calls detach the others.
         gradients: takes the gradients of the outputs, the arguments of the operator and, for each input, whether its
             gradient is needed; returns those of the differentiable inputs. None for those of the formula.
 
     Attributes:
-        operator: takes inputs, scalars, options, and batch_invariant or None; returns the list of the outputs. One
-            that writes an input returns all `outputs`, with empty tensors for those that the operation lacks, as
-            compilers accept no list there.
+        operator: takes inputs, scalars, options, and batch_invariant or None. Returns all `outputs`, with empty tensors
+            for those that the operation lacks; without `outputs` the list of the operation's own.
         outputs_of: returns the names of the outputs, given the options.
     """
 
@@ -63,7 +63,7 @@ class OpFamily:
         marks = {inputs[0]: "", written: "(a!)"}
         tensors = [f"Tensor{marks.get(name, '?')} {name}" for name in inputs]
         others = [*(f"float {name}" for name in scalars), *(f"{kind} {name}" for name, kind in options.items())]
-        results = f"({', '.join('Tensor' for _ in outputs)})" if written else "Tensor[]"
+        results = f"({', '.join('Tensor' for _ in outputs)})" if outputs or written else "Tensor[]"
         self.operator = define(
             name,
             f"({', '.join((*tensors, *others, 'bool? batch_invariant'))}) -> {results}",
@@ -114,10 +114,10 @@ class OpFamily:
             for name, tensor in [(name, inputs.get(name)) for name in self.inputs]
         ]
         numbers = [number(name, scalars.get(name, value)) for name, value in self.scalars.items()]
-        outputs: Sequence[Tensor] = self.operator(*tensors, *numbers, *options, batch_invariant) or ()
+        outputs = self.operator(*tensors, *numbers, *options, batch_invariant)
         if not self._outputs:
-            return outputs
-        named = dict(zip(self._outputs, outputs, strict=True))
+            return outputs or ()
+        named = dict(zip(self._outputs, (outputs,) if isinstance(outputs, Tensor) else outputs, strict=True))
         return [named[name] for name in self.outputs_of(*options)]
 
     def _op_of(self, options: tuple[Any, ...]) -> Op:
@@ -165,24 +165,24 @@ class OpFamily:
         return self._returned(operation, outputs, x)
 
     def _returned(self, operation: Operation, outputs: list[Tensor], x: Tensor) -> Any:
-        if not self._written:
-            return outputs
+        if not self._outputs:
+            return None if self._written else outputs
         named = dict(zip(operation.outputs, outputs, strict=True))
-        # Without results an operator returns None.
-        return tuple(named.get(name, x.new_empty(0)) for name in self._outputs) or None
+        every = tuple(named.get(name, x.new_empty(0)) for name in self._outputs)
+        return every if len(every) > 1 else every[0]
 
     def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         count = len(self.inputs)
         ctx.save_for_backward(*inputs[:count])
         ctx.others = inputs[count:]
 
-    def _backward(self, ctx: Any, incoming: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    def _backward(self, ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
         arguments, needs = (*ctx.saved_tensors, *ctx.others), ctx.needs_input_grad[: len(self.inputs)]
         gradients = dict(zip(self._differentiable, self._gradients(incoming, arguments, needs), strict=True))
         return (*map(gradients.get, self.inputs), *(None,) * len(ctx.others))
 
     def _gradients_of_formula(
-        self, incoming: Sequence[Tensor], arguments: Sequence[Any], _: Sequence[bool]
+        self, incoming: Sequence[Tensor | None], arguments: Sequence[Any], _: Sequence[bool]
     ) -> list[Tensor | None]:
         operation, inputs, scalars, _mode = self._parsed(arguments)
 
@@ -190,4 +190,5 @@ class OpFamily:
             every = inputs | dict(zip(self._differentiable, leaves, strict=True))
             return operation.formula.forward(*every.values(), *scalars)  # type: ignore[no-any-return]
 
-        return gradients_through(formula, [inputs[name] for name in self._differentiable], incoming)
+        leaves = [inputs[name] for name in self._differentiable]
+        return gradients_through(formula, leaves, incoming[: len(operation.outputs)])

@@ -185,10 +185,10 @@ def _gradients(incoming: Sequence[Tensor], arguments: Sequence[Any], needs: Sequ
     (dout,), (*others, variant, batch_invariant) = incoming, arguments
     qkv, *weights = arguments[:3]
     variant = _variant_of_backward(variant, any(needs[1:3]))
-    dqkv, *dweights = _BACKWARD.operator(dout.to(qkv.dtype), *others, variant, batch_invariant)
-    if not dweights:
+    dqkv, dweights = _BACKWARD.operator(dout.to(qkv.dtype), *others, variant, batch_invariant)
+    if not any(needs[1:3]):
         return dqkv, None, None
-    pairs = zip(dweights[0], weights, strict=True)
+    pairs = zip(dweights, weights, strict=True)
     return dqkv, *(dweight.to(weight.dtype, copy=True) for dweight, weight in pairs)
 
 
@@ -207,6 +207,7 @@ _BACKWARD = _family(
     BACKWARD,
     ("dout", *_INPUTS),
     operation_of=partial(_operation, backward_spec, BackwardFormula),
+    outputs=("dqkv", "dweights"),
     differentiable=("dout", *_DIFFERENTIABLE),
 )
 _operation_of = partial(_operation, forward_spec, ForwardFormula)
@@ -214,6 +215,7 @@ _NEW = _family(
     FAMILY,
     _INPUTS,
     operation_of=_operation_of,
+    outputs=("out",),
     differentiable=_DIFFERENTIABLE,
     gradients=_gradients,
 )
