@@ -32,8 +32,8 @@ class OpFamily:
         options: names of what distinguishes the operations, each with its kind, `int` or `str`.
         operation_of: returns the operation, given the options.
         written: name of the input that all operations write; None if they write none.
-        outputs: names of all outputs of operations, of which each has some; needed where an input is written or has a
-            gradient, unless nothing is returned. Autograd takes lists apart at 80 us a call.
+        outputs: names of all outputs, of which each operation has some, or the only one. Needed for an operator that
+            writes an input, unless it returns nothing, and where there are gradients: autograd is slow with lists.
         differentiable: names of the inputs that have gradients, unless one is written; calls detach the others.
         gradients: takes the gradients of the outputs, the arguments of the operator and, for each input, whether its
             gradient is needed; returns those of the differentiable inputs. None for those of the formula.
@@ -115,9 +115,11 @@ class OpFamily:
         ]
         numbers = [number(name, scalars.get(name, value)) for name, value in self.scalars.items()]
         outputs = self.operator(*tensors, *numbers, *options, batch_invariant)
+        if len(self._outputs) == 1:
+            return (outputs,)
         if not self._outputs:
             return outputs or ()
-        named = dict(zip(self._outputs, (outputs,) if isinstance(outputs, Tensor) else outputs, strict=True))
+        named = dict(zip(self._outputs, outputs, strict=True))
         return [named[name] for name in self.outputs_of(*options)]
 
     def _op_of(self, options: tuple[Any, ...]) -> Op:
