@@ -17,7 +17,7 @@ from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.eager import new_of
 from normtune.kernels.calling.op import Op, is_compiling, is_traced, modes
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.torch_ops import define
+from normtune.kernels.calling.torch_ops import define, or_nothing
 
 
 class OpFamily:
@@ -124,10 +124,10 @@ class OpFamily:
 
     def _op_of(self, options: tuple[Any, ...]) -> Op:
         op = self._ops.get(options)
-        if op is None:
-            dispatched = partial(self._dispatched_op, options)
-            op = Op(self.operation_of(*options), dispatched, bool(self._differentiable))
-        return self._ops.setdefault(options, op)
+        if op:
+            return op
+        dispatched = partial(self._dispatched_op, options)
+        return self._ops.setdefault(options, Op(self.operation_of(*options), dispatched, bool(self._differentiable)))
 
     def _dispatched_op(
         self,
@@ -170,7 +170,7 @@ class OpFamily:
         if not self._outputs:
             return None if self._written else outputs
         named = dict(zip(operation.outputs, outputs, strict=True))
-        every = tuple(named.get(name, x.new_empty(0)) for name in self._outputs)
+        every = tuple([or_nothing(named.get(name), x) for name in self._outputs])
         return every if len(every) > 1 else every[0]
 
     def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

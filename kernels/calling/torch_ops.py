@@ -101,7 +101,7 @@ class TorchOps:
             out if out is None or self._operation.axes[name] != ROWS else out.view(x.shape[:-1]) if is_saving else None
             for name, out in zip(self._operation.outputs, outputs, strict=True)
         ]
-        return tuple(_or_nothing(out, x) for out in shaped)
+        return tuple(or_nothing(out, x) for out in shaped)
 
     def _call_backward(self, *arguments: Any) -> tuple[Tensor, ...]:
         operation = self._operation
@@ -116,7 +116,7 @@ class TorchOps:
         numbers = operation.scalars_of([named.get(name) for name in operation.inputs], tuple(scalars))
         plan = CallPlan(operation, inputs, numbers, batch_invariant)
         gradients = cached.backward(flat, plan, needs_rows, needs_columns)
-        return tuple(_or_nothing(gradient, read[0]) for gradient in gradients)
+        return tuple(or_nothing(gradient, read[0]) for gradient in gradients)
 
     def _forward_shapes(self, *arguments: Any) -> tuple[Tensor, ...]:
         operation, x, is_saving = self._operation, arguments[0], arguments[-1]
@@ -126,7 +126,7 @@ class TorchOps:
             if operation.axes[name] != ROWS
             else x.new_empty(x.shape[:-1], dtype=compute_dtype(x))
             if is_saving
-            else _or_nothing(None, x)
+            else or_nothing(None, x)
             for name in operation.outputs
         )
 
@@ -141,7 +141,7 @@ class TorchOps:
             is_column = operation.axes[name] == HIDDEN
             like = named[name[1:] if is_column else operation.like_of(name)]
             is_wanted = needs_columns if is_column else needs_rows
-            gradients.append(_or_nothing(like.new_empty(like.shape) if is_wanted and like is not None else None, x))
+            gradients.append(or_nothing(like.new_empty(like.shape) if is_wanted and like is not None else None, x))
         return tuple(gradients)
 
     def _save_forward(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -229,7 +229,7 @@ def define(
     return getattr(torch.ops.normtune, name)
 
 
-def _or_nothing(tensor: Tensor | None, x: Tensor) -> Tensor:
+def or_nothing(tensor: Tensor | None, x: Tensor) -> Tensor:
     """The tensor, or an empty one for None, since an operator must return tensors."""
     return x.new_empty(0) if tensor is None else tensor
 
