@@ -112,6 +112,7 @@ def test_tensors_without_memory_have_shapes():
 @pytest.mark.slow
 @pytest.mark.parametrize("in_place", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_torchs_own_checks_of_an_operator(in_place):
+    assert callable(normtune.qk_norm)  # loads the module that registers the operators
     options = (1e-6, 0.5, 2, 1, 4, 8, "" if in_place else "out_of_place", None)
     tensors = (torch.randn(3, 32), WEIGHT.clone(), WEIGHT.clone(), COS, COS, POSITIONS)
     if in_place:
