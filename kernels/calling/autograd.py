@@ -10,8 +10,12 @@ import torch
 from torch import Tensor, is_grad_enabled
 
 from normtune.kernels.calling.cached import backward
+from normtune.kernels.calling.eager import CallPlan
 from normtune.kernels.calling.layout import has_memory
 from normtune.kernels.calling.operation import Operation
+
+# Number of the arguments of `Function` before its tensors.
+UNGRADED = 4
 
 
 class Function(torch.autograd.Function):
@@ -29,22 +33,23 @@ class Function(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor) -> Any:
-        """The gradients of the inputs; they have a graph while grad mode is on."""
-        op, plan, reuse_dy = ctx.call
-        operation: Operation = op.operation
-        needs, saved = operation.needed(ctx.needs_input_grad[4:]), ctx.saved_tensors
-        gradients: Sequence[Tensor | None]
-        if not is_grad_enabled():
-            gradients = backward(incoming + saved, plan, *needs, reuse_dy)
-        elif all(map(has_memory, incoming)):
-            gradients = Gradients.apply(plan, needs, *incoming, *saved)  # type: ignore[no-untyped-call]
-        else:  # batched gradients: vmap cannot see through an autograd function
-            gradients = _by_formula(operation, incoming, saved[: len(operation.saved_inputs)], plan.scalars)
-        return (None, None, None, None, *op.of_inputs(gradients))
+        """The gradients of the inputs, as of `Op.gradients`."""
+        return (*(None,) * UNGRADED, *ctx.call[0].gradients(ctx, incoming))
 
 
 # `Function.apply` without its support for function transforms, which do not come here: saves 2 us.
 apply: Callable[..., Any] = super(torch.autograd.Function, Function).apply  # type: ignore[misc]
+
+
+def differentiable(
+    plan: CallPlan, incoming: tuple[Tensor, ...], saved: tuple[Any, ...], needs: tuple[bool, bool]
+) -> Sequence[Tensor | None]:
+    """The gradients of `cached.backward`, with a graph."""
+    if all(map(has_memory, incoming)):
+        return Gradients.apply(plan, needs, *incoming, *saved)  # type: ignore[no-any-return, no-untyped-call]
+    # Batched gradients: vmap cannot see through an autograd function.
+    operation = plan.operation
+    return _by_formula(operation, incoming, saved[: len(operation.saved_inputs)], plan.scalars)
 
 
 class Gradients(torch.autograd.Function):

@@ -47,7 +47,18 @@ MOST_KEPT = 2048
 
 
 class LaunchRequest(NamedTuple):
-    """The arguments of `bind_from_table`."""
+    """What a launch is bound for.
+
+    Attributes:
+        spec: the operator.
+        problem: of at least one row.
+        tensors: by name, in the order of `spec.buffers`; contiguous in the last dimension, with any row strides. None
+            for a tensor that the variant leaves out.
+        scalars: a value for each of the operator's `scalars`.
+        batch_invariant: give a row the same bits in every batch.
+        options: further compiler options.
+        is_in_place: outputs may be inputs.
+    """
 
     spec: OperatorSpec
     problem: Problem
@@ -124,29 +135,11 @@ def config_for(
     return spec.config(*config)
 
 
-def bind_from_table(
-    spec: OperatorSpec,
-    problem: Problem,
-    tensors: Mapping[str, Tensor | None],
-    scalars: Mapping[str, float],
-    batch_invariant: bool = False,
-    options: Mapping[str, Any] | None = None,
-    is_in_place: bool = False,
-) -> BoundLaunch:
-    """A launch of an operator, repeatable on tensors like these.
-
-    Args:
-        spec: the operator.
-        problem: of at least one row.
-        tensors: by name, in the order of `spec.buffers`; contiguous in the last dimension, with any row strides. None
-            for a tensor that the variant leaves out.
-        scalars: a value for each of the operator's `scalars`.
-        batch_invariant: give a row the same bits in every batch.
-        options: further compiler options.
-        is_in_place: outputs may be inputs.
-    """
+def bind_from_table(request: LaunchRequest) -> BoundLaunch:
+    """A launch of an operator, repeatable on tensors like these."""
     if _requests is not None:
-        _requests.append(LaunchRequest(spec, problem, tensors, scalars, batch_invariant, options, is_in_place))
+        _requests.append(request)
+    spec, problem, tensors, scalars, batch_invariant, options, is_in_place = request
     first = next(tensor for tensor in tensors.values() if tensor is not None)
     alignment = alignment_in(spec, problem, tensors)
     launch = resolved(spec, problem, first, alignment, batch_invariant, is_in_place)
@@ -163,7 +156,7 @@ def resolved(
 ) -> AnyLaunch:
     """The launch of the table's config, or of the operator's default config if that is illegal.
 
-    `first` is a tensor on the GPU; other arguments as in `bind_from_table` and from `alignment_in`.
+    `first` is a tensor on the GPU; other arguments as in `LaunchRequest` and from `alignment_in`.
     """
     launch = _resolve(spec, problem, target_of(first), first.device.index or 0, alignment, batch_invariant)
     return getattr(launch, "in_place", launch) if is_in_place else launch

@@ -6,7 +6,7 @@ everything on which checks, config and binary depend; no cached object holds a t
 the backward with other strides, at another address, or recomputed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch.autograd.graph import increment_version
 
 from normtune.kernels.calling import fallback
 from normtune.kernels.calling.arguments import check, check_saved
-from normtune.kernels.calling.dispatch import Cache, bind_from_table
+from normtune.kernels.calling.dispatch import Cache, LaunchRequest, bind_from_table
 from normtune.kernels.calling.in_place import check_written, is_reusable, reused, span
 from normtune.kernels.calling.launcher import BoundLaunch
 from normtune.kernels.calling.layout import (
@@ -91,7 +91,7 @@ class CallPlan:
             name: None if tensor is None else (tensor.shape, tensor.dtype) for name, tensor in tensors.items()
         }
         self.backward: list[tuple[Any, BoundLaunch | None, tuple[int, ...]]] = [(None, None, ()), (None, None, ())]
-        sizes = {} if operation.backward else operation.outputs_at(x)
+        sizes = {} if operation.backward else operation.outputs_at(tensors)
         like_of = operation.in_place.get if is_in_place else operation.like_of
         self.likes: list[Any] = [
             None
@@ -153,14 +153,14 @@ def new_forward(
     if not is_taken or not (operation.backward or x.numel()):
         if batch_invariant and not is_taken:
             check_invariant(operation.inputs[0], x, operation.kernels_take)
-        compute = fallback.forward if operation.backward else fallback.forward_alone
-        computed = compute(operation, tensors, scalars, batch_invariant)
+        computed = fallback.forward(operation, tensors, scalars, batch_invariant)
         outputs: dict[str, Tensor | None] = dict(zip(operation.outputs, computed, strict=True))
         for name in operation.factors if batch_invariant else ():
             factors = outputs[name]
             assert factors is not None
             outputs[name] = new_factors(factors, plan, factors.dtype).copy_(factors)
-        return (*(_copied_in_place(operation, outputs, inputs) if is_in_place else outputs).values(), plan)
+        return (*_written_back(operation, inputs, outputs, {}, is_in_place), plan)
+    launched: Mapping[str, Tensor | None] = {}
     outputs = {
         name: new_like(tensors[like]) if type(like) is int else new_output(plan, like, x)
         for name, like in zip(operation.outputs, plan.likes, strict=True)
@@ -173,15 +173,12 @@ def new_forward(
                 outputs[name], views[name] = inputs[source], launched[source]
         copies = None if key is None else copies_of(operation, inputs, launched, batch_invariant or bool(plan.spans))
         generation = operation.plans.generation
-        launch = _forward_launch(plan, {**launched, **views}, is_saving, is_in_place, is_shared=copies is None)
+        launch = _launch(plan, operation.forward, {**launched, **views}, is_saving, is_in_place, copies is None)
         if copies is not None:
             plan.launch, plan.copies = launch, copies
             operation.plans.keep(key, plan, generation)
         launch(*launched.values(), *views.values())
-        for name in operation.written:
-            if not is_uncopied(inputs[name], launched[name]):
-                inputs[name].copy_(launched[name].view(inputs[name].shape))  # type: ignore[union-attr]
-    return (*(_copied_in_place(operation, outputs, inputs) if is_in_place else outputs).values(), plan)
+    return (*_written_back(operation, inputs, outputs, launched, is_in_place), plan)
 
 
 def new_backward(
@@ -213,7 +210,7 @@ def new_backward(
     check_saved(plan, by_name)
     x = by_name[operation.incoming[0]]
     assert x is not None
-    is_wanted = {name: needs_columns if operation.axes[name] == HIDDEN else needs_rows for name in operation.gradients}
+    is_wanted = operation.are_needed(needs_rows, needs_columns)
     is_batched = not all(map(has_memory, tensors[: operation.results]))  # type: ignore[arg-type]
     if plan.batch_invariant:
         if is_batched:
@@ -239,7 +236,8 @@ def new_backward(
     }
     if x.numel():
         every = {**launched, **{name: as_rows(gradient) for name, gradient in gradients.items()}}
-        launch = _backward_launch(plan, every, needs_columns)
+        assert operation.backward
+        launch = _launch(plan, operation.backward, every, needs_columns)
         if is_reused and not launch.reuses_dy:
             gradients[first] = new_like(likes[first])
             every[first] = as_rows(gradients[first])
@@ -257,15 +255,22 @@ def new_backward(
     return tuple(gradient if is_wanted[name] else None for name, gradient in gradients.items())
 
 
-def _copied_in_place(
-    operation: Operation, outputs: dict[str, Tensor | None], inputs: Mapping[str, Tensor | None]
-) -> dict[str, Tensor | None]:
-    """Copy the outputs into the inputs that `Operation.in_place` names, and return these in their place."""
-    for name, source in operation.in_place.items():
-        target, output = inputs[source], outputs[name]
-        assert target is not None and output is not None
-        outputs[name] = target if output is target else target.copy_(output)
-    return outputs
+def _written_back(
+    operation: Operation,
+    inputs: Mapping[str, Tensor | None],
+    outputs: dict[str, Tensor | None],
+    launched: Mapping[str, Tensor | None],
+    is_in_place: bool,
+) -> Sequence[Tensor | None]:
+    """The outputs, after copies of what was launched were copied into the inputs that the call writes."""
+    written = {name: launched[name] for name in operation.written if launched}
+    for name, source in operation.in_place.items() if is_in_place else ():
+        written[source], outputs[name] = outputs[name], inputs[source]
+    for name, result in written.items():
+        target = inputs[name]
+        if target is not None and result is not None and not is_uncopied(target, result):
+            target.copy_(result.view(target.shape))
+    return tuple(outputs.values())
 
 
 def new_output(plan: CallPlan, like: Any, x: Tensor) -> Tensor | None:
@@ -293,31 +298,27 @@ def is_marked(factors: Tensor) -> bool:
     return factors.storage_offset() == _MARK
 
 
-def _forward_launch(
-    plan: CallPlan, tensors: dict[str, Tensor | None], is_saving: bool, is_in_place: bool, is_shared: bool
+def _launch(
+    plan: CallPlan,
+    spec: OperatorSpec,
+    tensors: Mapping[str, Tensor | None],
+    is_whole: bool,
+    is_in_place: bool = False,
+    is_shared: bool = True,
 ) -> BoundLaunch:
-    """The launch of a forward, from the cache that all plans share if `is_shared`."""
-    operation, spec = plan.operation, plan.operation.forward
+    """The launch for tensors like these, from the cache that all plans share if `is_shared`."""
+    operation = plan.operation
     scalars = dict(zip(operation.defaults, plan.scalars, strict=True))
-    problem = problem_of(operation, spec, tensors, is_saving)
-
-    def bind() -> BoundLaunch:
-        options = operation.compiler_options(scalars)
-        return bind_from_table(spec, problem, tensors, scalars, plan.batch_invariant, options, is_in_place)
-
-    return _shared(plan, problem, tensors, bind, is_in_place) if is_shared else bind()
-
-
-def _backward_launch(plan: CallPlan, tensors: dict[str, Tensor | None], needs_columns: bool) -> BoundLaunch:
-    operation, spec = plan.operation, plan.operation.backward
-    assert spec is not None
-    scalars = dict(zip(operation.defaults, plan.scalars, strict=True))
-    problem = problem_of(operation, spec, tensors, needs_columns)
-
-    def bind() -> BoundLaunch:
-        return bind_from_table(spec, problem, tensors, scalars, plan.batch_invariant)
-
-    return _shared(plan, problem, tensors, bind)
+    problem = problem_of(operation, spec, tensors, is_whole)
+    key = (problem, plan.scalars, plan.batch_invariant, is_in_place, *map(traits, tensors.values()))
+    if operation.is_grouped:  # strides do not determine the extents
+        key += tuple(None if tensor is None else tensor.shape for tensor in tensors.values())
+    generation = _launches.generation
+    if is_shared and (launch := _launches.get(key)):
+        return launch
+    options = operation.compiler_options(scalars) if spec is operation.forward else None
+    launch = bind_from_table(LaunchRequest(spec, problem, tensors, scalars, plan.batch_invariant, options, is_in_place))
+    return _launches.keep(key, launch, generation) if is_shared else launch
 
 
 def problem_of(
@@ -330,21 +331,6 @@ def problem_of(
     )
     key = spec.key(operation.dtypes[x.dtype], operation.variants[spec.name][is_whole])
     return Problem(key, x.shape[:-1].numel(), x.shape[-1] // operation.heads)
-
-
-def _shared(
-    plan: CallPlan,
-    problem: Problem,
-    tensors: Mapping[str, Tensor | None],
-    bind: Callable[[], BoundLaunch],
-    is_in_place: bool = False,
-) -> BoundLaunch:
-    """The cached launch for tensors like these, or a new one."""
-    key = (problem, plan.scalars, plan.batch_invariant, is_in_place, *map(traits, tensors.values()))
-    if plan.operation.is_grouped:  # strides do not determine the extents
-        key += tuple(None if tensor is None else tensor.shape for tensor in tensors.values())
-    generation = _launches.generation
-    return _launches.get(key) or _launches.keep(key, bind(), generation)
 
 
 def _backward_by_formula(tensors: Mapping[str, Tensor | None], plan: CallPlan) -> dict[str, Tensor | None]:

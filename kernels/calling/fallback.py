@@ -49,10 +49,13 @@ def keeps_subnormal(scalars: Mapping[str, float]) -> Mapping[str, Any] | None:
 def forward(
     operation: Operation, tensors: Sequence[Tensor | None], scalars: Sequence[float], batch_invariant: bool
 ) -> list[Tensor]:
-    """The outputs by the formula: (..., hidden) contiguous, factors (rows,)."""
+    """The outputs by the formula; with a backward (..., hidden) contiguous, and factors (rows,)."""
+    outputs: list[Tensor] = []
+    if not operation.backward:  # of all rows at once, since an output may depend on them all
+        with torch.no_grad():
+            return [*operation.formula.forward(*tensors, *scalars)]
     x = tensors[0]
     assert x is not None
-    outputs: list[Tensor] = []
     dims = _dims(operation, operation.inputs, tensors)
     for rows, pieces in _pieces(operation, operation.inputs, tensors, x, dims, batch_invariant):
         _write(outputs, operation.formula.forward(*pieces, *scalars), rows, x.shape[:-dims])
@@ -60,15 +63,6 @@ def forward(
         out.view(x.shape if operation.axes[name] == ROWS_HIDDEN else -1)
         for name, out in zip(operation.outputs, outputs, strict=True)
     ]
-
-
-def forward_alone(
-    operation: Operation, tensors: Sequence[Tensor | None], scalars: Sequence[float], batch_invariant: bool
-) -> Sequence[Tensor]:
-    """The outputs of an operation without a backward, from all rows at once, since an output may depend on them all."""
-    with torch.no_grad():
-        outputs: Sequence[Tensor] = operation.formula.forward(*tensors, *scalars)
-    return outputs
 
 
 def backward(

@@ -5,19 +5,15 @@ Compilers see the operator, which reads the batch-invariant mode at each call wh
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from normtune.kernels.calling import cached
-from normtune.kernels.calling.arguments import check, number
-from normtune.kernels.calling.autograd import gradients_through
-from normtune.kernels.calling.batch_invariant import is_batch_invariant
-from normtune.kernels.calling.eager import new_of
-from normtune.kernels.calling.op import Op, is_compiling, is_traced, modes
-from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.torch_ops import define, or_nothing
+from normtune.kernels.calling.arguments import number
+from normtune.kernels.calling.autograd import UNGRADED, gradients_through
+from normtune.kernels.calling.op import Op, is_compiling
+from normtune.kernels.calling.operation import Operation, picking
+from normtune.kernels.calling.torch_ops import MODE, Named, TorchOp, launched, shapes
 
 
 class OpFamily:
@@ -34,14 +30,15 @@ class OpFamily:
         written: name of the input that all operations write; None if they write none.
         outputs: names of all outputs, of which each operation has some, or the only one. Needed for an operator that
             writes an input, unless it returns nothing, and where there are gradients: autograd is slow with lists.
-        differentiable: names of the inputs that have gradients, unless one is written; calls detach the others.
-        gradients: takes the gradients of the outputs, the arguments of the operator and, for each input, whether its
-            gradient is needed; returns those of the differentiable inputs. None for those of the formula.
+        differentiable: number of inputs, the first ones, that have gradients, unless one is written; calls detach the
+            others.
+        gradients: as in `TorchOp`; None for those of the formula.
 
     Attributes:
         operator: takes inputs, scalars, options, and batch_invariant or None. Returns all `outputs`, with empty tensors
             for those that the operation lacks; without `outputs` the list of the operation's own.
         outputs_of: returns the names of the outputs, given the options.
+        gradients: the argument, or its default.
     """
 
     def __init__(
@@ -53,25 +50,24 @@ class OpFamily:
         operation_of: Callable[..., Operation],
         written: str | None = None,
         outputs: Sequence[str] = (),
-        differentiable: Sequence[str] = (),
-        gradients: Callable[..., Sequence[Tensor | None]] | None = None,
+        differentiable: int = 0,
+        gradients: Callable[[Named, Named, Named, Named], Named] | None = None,
     ) -> None:
-        self.inputs, self.scalars, self.operation_of = inputs, scalars, operation_of
-        self._written, self._outputs, self._differentiable = written, outputs, differentiable
-        self._gradients = gradients or self._gradients_of_formula
+        self.inputs, self.scalars, self.options, self.operation_of = inputs, scalars, options, operation_of
+        self.differentiable, self.gradients = differentiable, gradients or self._gradients_of_formula
+        self._detached = {*inputs[differentiable:]} - {written}
+        self._outputs = outputs
         self._ops: dict[tuple[Any, ...], Op] = {}
-        marks = {inputs[0]: "", written: "(a!)"}
-        tensors = [f"Tensor{marks.get(name, '?')} {name}" for name in inputs]
-        others = [*(f"float {name}" for name in scalars), *(f"{kind} {name}" for name, kind in options.items())]
-        results = f"({', '.join('Tensor' for _ in outputs)})" if outputs or written else "Tensor[]"
-        self.operator = define(
-            name,
-            f"({', '.join((*tensors, *others, 'bool? batch_invariant'))}) -> {results}",
-            self._launch,
-            self._shapes,
-            self._backward if differentiable and not written else None,
-            self._save,
-        )
+        types = {inputs[0]: "Tensor"} | {written: "Tensor(a!)"}
+        self.operator = TorchOp(
+            name=name,
+            tensors={each: types.get(each, "Tensor?") for each in inputs},
+            others=dict.fromkeys(scalars, "float") | options | MODE,  # type: ignore[operator]
+            outputs=dict.fromkeys(outputs, "Tensor") if outputs or written else None,
+            call=lambda tensors, others: launched(self._operation(others), tensors, others),
+            shapes=lambda tensors, others: shapes(self._operation(others), tensors, others),
+            gradients=self.gradients if differentiable and not written else None,
+        ).operator
 
         def outputs_of(*options: Any) -> tuple[str, ...]:
             return self._op_of(options).operation.outputs
@@ -81,11 +77,7 @@ class OpFamily:
         self.outputs_of = outputs_of
 
     def call(
-        self,
-        options: tuple[Any, ...],
-        inputs: Mapping[str, Any],
-        scalars: Mapping[str, float],
-        batch_invariant: bool | None,
+        self, options: tuple[Any, ...], inputs: Named, scalars: Named, batch_invariant: bool | None
     ) -> Sequence[Tensor]:
         """Call the operation of these options; returns its outputs.
 
@@ -95,22 +87,18 @@ class OpFamily:
             TypeError, ValueError: as `arguments.check`, or the batch-invariant mode is not available.
         """
         if is_compiling():
-            return self._dispatched(options, inputs, scalars, batch_invariant)
+            return self.dispatched(options, inputs, scalars, batch_invariant)
         op = self._op_of(options)
         tensors = tuple([inputs[name] for name in op.operation.inputs])
         numbers = tuple([scalars[name] for name in op.operation.defaults])
         return op.call(tensors, numbers, batch_invariant)  # type: ignore[no-any-return]
 
-    def _dispatched(
-        self,
-        options: tuple[Any, ...],
-        inputs: Mapping[str, Any],
-        scalars: Mapping[str, float],
-        batch_invariant: bool | None,
+    def dispatched(
+        self, options: tuple[Any, ...], inputs: Named, scalars: Named, batch_invariant: bool | None
     ) -> Sequence[Tensor]:
         """The outputs of a call through torch's dispatcher; missing inputs and scalars are those it does not read."""
         tensors = [
-            tensor if tensor is None or name in self._differentiable or name == self._written else tensor.detach()
+            tensor.detach() if tensor is not None and name in self._detached else tensor
             for name, tensor in [(name, inputs.get(name)) for name in self.inputs]
         ]
         numbers = [number(name, scalars.get(name, value)) for name, value in self.scalars.items()]
@@ -124,73 +112,49 @@ class OpFamily:
 
     def _op_of(self, options: tuple[Any, ...]) -> Op:
         op = self._ops.get(options)
-        if op:
-            return op
-        dispatched = partial(self._dispatched_op, options)
-        return self._ops.setdefault(options, Op(self.operation_of(*options), dispatched, bool(self._differentiable)))
+        return op or self._ops.setdefault(options, _Member(self, options))
 
-    def _dispatched_op(
-        self,
-        options: tuple[Any, ...],
-        tensors: Sequence[Any],
-        scalars: Sequence[Any],
-        batch_invariant: bool | None,
-    ) -> Sequence[Tensor]:
-        """`_dispatched` of the inputs and scalars of one operation."""
-        operation = self._op_of(options).operation
-        if batch_invariant is None and not (modes() or is_traced()):
-            batch_invariant = is_batch_invariant()  # a backward runs in another thread
-        inputs, numbers = zip(operation.inputs, tensors, strict=True), zip(operation.defaults, scalars, strict=True)
-        return self._dispatched(options, dict(inputs), dict(numbers), batch_invariant)
-
-    def _parsed(self, arguments: Sequence[Any]) -> tuple[Operation, dict[str, Any], tuple[float, ...], bool]:
-        """The operation that the arguments of the operator name, its inputs, its scalars, and batch_invariant."""
-        names = (*self.inputs, *self.scalars)
-        *options, mode = arguments[len(names) :]
-        named = dict(zip(names, arguments, strict=False))
+    def _operation(self, others: Named) -> Operation:
+        """The operation that the arguments of the operator name."""
+        options = [others[name] for name in self.options]
         # Compilers may pass symbols, which they guard as integers.
-        operation = self._op_of(tuple([one if isinstance(one, str) else int(one) for one in options])).operation
-        inputs = {name: named[name] for name in operation.inputs}
-        scalars = tuple(named[name] for name in operation.defaults)
-        return operation, inputs, scalars, is_batch_invariant() if mode is None else mode
+        return self._op_of(tuple([one if isinstance(one, str) else int(one) for one in options])).operation
 
-    def _launch(self, *arguments: Any) -> Any:
-        operation, inputs, scalars, mode = self._parsed(arguments)
-        *outputs, _ = cached.forward(operation, tuple(inputs.values()), scalars, mode, False)
-        return self._returned(operation, outputs, arguments[0])
+    def _gradients_of_formula(self, incoming: Named, saved: Named, others: Named, _: Named) -> Named:
+        operation = self._operation(others)
+        inputs = {name: saved[name] for name in operation.inputs}
+        names, scalars = self.inputs[: self.differentiable], [others[name] for name in operation.defaults]
 
-    def _shapes(self, *arguments: Any) -> Any:
-        operation, inputs, scalars, _ = self._parsed(arguments)
-        x, *others = inputs.values()
-        check(operation, (x, *others), scalars)
-        outputs = [new_of(x, shape, dtype) for shape, dtype in operation.outputs_at(x).values()]
-        return self._returned(operation, outputs, x)
-
-    def _returned(self, operation: Operation, outputs: list[Tensor], x: Tensor) -> Any:
-        if not self._outputs:
-            return None if self._written else outputs
-        named = dict(zip(operation.outputs, outputs, strict=True))
-        every = tuple([or_nothing(named.get(name), x) for name in self._outputs])
-        return every if len(every) > 1 else every[0]
-
-    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        count = len(self.inputs)
-        ctx.save_for_backward(*inputs[:count])
-        ctx.others = inputs[count:]
-
-    def _backward(self, ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
-        arguments, needs = (*ctx.saved_tensors, *ctx.others), ctx.needs_input_grad[: len(self.inputs)]
-        gradients = dict(zip(self._differentiable, self._gradients(incoming, arguments, needs), strict=True))
-        return (*map(gradients.get, self.inputs), *(None,) * len(ctx.others))
-
-    def _gradients_of_formula(
-        self, incoming: Sequence[Tensor | None], arguments: Sequence[Any], _: Sequence[bool]
-    ) -> list[Tensor | None]:
-        operation, inputs, scalars, _mode = self._parsed(arguments)
-
-        def formula(leaves: Sequence[Tensor]) -> Sequence[Tensor]:
-            every = inputs | dict(zip(self._differentiable, leaves, strict=True))
+        def formula(leaves: Sequence[Any]) -> Sequence[Tensor]:
+            every = inputs | dict(zip(names, leaves, strict=True))
             return operation.formula.forward(*every.values(), *scalars)  # type: ignore[no-any-return]
 
-        leaves = [inputs[name] for name in self._differentiable]
-        return gradients_through(formula, leaves, incoming[: len(operation.outputs)])
+        gradients = [incoming[name] for name in operation.outputs]
+        return dict(zip(names, gradients_through(formula, [inputs[name] for name in names], gradients), strict=True))
+
+
+class _Member(Op):
+    """The calls of one operation of a family."""
+
+    def __init__(self, family: OpFamily, options: tuple[Any, ...]) -> None:
+        super().__init__(family.operation_of(*options), family.differentiable)
+        self._family, self._options = family, options
+        self.saved = picking(range(len(self.operation.inputs)))
+
+    def dispatched(
+        self, tensors: tuple[Any, ...], scalars: tuple[Any, ...], batch_invariant: bool | None
+    ) -> Sequence[Tensor]:
+        inputs = dict(zip(self.operation.inputs, tensors, strict=True))
+        numbers = dict(zip(self.operation.defaults, scalars, strict=True))
+        return self._family.dispatched(self._options, inputs, numbers, batch_invariant)
+
+    def gradients(self, ctx: Any, incoming: tuple[Any, ...]) -> Sequence[Tensor | None]:
+        operation, family, (_, plan, _) = self.operation, self._family, ctx.call
+        names = (*operation.defaults, *family.options, *MODE)
+        gradients = family.gradients(
+            dict(zip(operation.outputs, incoming, strict=True)),
+            dict(zip(operation.inputs, ctx.saved_tensors, strict=True)),
+            dict(zip(names, (*plan.scalars, *self._options, plan.batch_invariant), strict=True)),
+            dict(zip(operation.inputs, ctx.needs_input_grad[UNGRADED:], strict=True)),
+        )
+        return [gradients.get(name) for name in operation.inputs]

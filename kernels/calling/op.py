@@ -6,6 +6,7 @@ Compilers see the second or the third (`compiled`).
 """
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.overrides import handle_torch_function, has_torch_function, has_torch
 
 from normtune.kernels.calling import cached, compiled
 from normtune.kernels.calling.arguments import check, check_flag, check_kind, number
-from normtune.kernels.calling.autograd import apply
+from normtune.kernels.calling.autograd import UNGRADED, apply, differentiable
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.layout import PLAIN_TYPES
 from normtune.kernels.calling.operation import Operation, picking
@@ -30,46 +31,43 @@ is_traced = torch._C._get_tracing_state
 _PLAIN_OR_NONE = PLAIN_TYPES | {type(None)}
 
 
-class Op:
+class Op(ABC):
     """The calls of one operation.
 
     Args:
         operation: the declaration.
-        dispatched: for an operation of a family, a function of (inputs, scalars, batch_invariant) that goes through
-            torch's dispatcher.
-        has_gradients: whether calls have gradients, those of the backward or of the family.
+        differentiable: number of inputs, the first ones, that have gradients.
         forward: of `cached`, for the operation's number of inputs.
 
     Attributes:
         operation, forward: the arguments.
         picked: the index, or slice, of what a call returns of the outputs.
         saved: picks from inputs and outputs what a backward reads.
-        of_inputs: picks from the gradients one for each input.
-        ops: the operators of torch's dispatcher; only for an operation with a backward.
         public: the function that `__torch_function__` of a tensor subclass receives, where no caller sees to that.
     """
 
     public: Callable[..., Any]
+    saved: Callable[[Sequence[Any]], Sequence[Any]]
 
     def __init__(
         self,
         operation: Operation,
-        dispatched: Callable[..., Any] | None = None,
-        has_gradients: bool = True,
+        differentiable: int,
         forward: Callable[..., tuple[Any, ...]] = cached.forward,
     ) -> None:
-        self.operation, self.forward, self._dispatched = operation, forward, dispatched
-        self._has_gradients = has_gradients
+        self.operation, self.forward, self._differentiable = operation, forward, differentiable
         self.picked: Any = slice(operation.results)
-        if operation.backward:
-            names = (*operation.inputs, *operation.outputs)
-            self.saved = picking(tuple(map(names.index, operation.saved)))
-            self.of_inputs = picking(operation.gradient_of)
-            if operation.results == 1:
-                self.picked = 0
-            operation.needed(())  # compilers cannot trace a cached property before it has its value
-            self.ops = TorchOps(operation, forward)
-            self._register = registration_of(operation, self.ops)
+
+    @abstractmethod
+    def dispatched(self, tensors: tuple[Any, ...], scalars: tuple[Any, ...], batch_invariant: bool | None) -> Any:
+        """The results of checked arguments through torch's dispatcher, or what compilers see of them."""
+
+    @abstractmethod
+    def gradients(self, ctx: Any, incoming: tuple[Any, ...]) -> Sequence[Tensor | None]:
+        """A gradient for each input, given those of the results; they have a graph while grad mode is on.
+
+        `ctx` is of `autograd.Function`: its `call` has this object, the plan of the forward and `reuse_dy`.
+        """
 
     def call(
         self, tensors: tuple[Any, ...], scalars: tuple[Any, ...], batch_invariant: Any, reuse_dy: Any = False
@@ -107,13 +105,97 @@ class Op:
             batch_invariant = is_batch_invariant()
         elif batch_invariant is not True and batch_invariant is not False:
             check_flag("batch_invariant", batch_invariant, is_optional=True)
-        if self._has_gradients and is_grad_enabled():
-            for tensor in tensors:
+        if self._differentiable and is_grad_enabled():
+            for tensor in tensors[: self._differentiable]:
                 if tensor is not None and tensor.requires_grad:
-                    if self._dispatched:
-                        return self._dispatched(tensors, scalars, batch_invariant)
                     return apply(self, scalars, batch_invariant, reuse_dy, *tensors)
         return self.forward(operation, tensors, scalars, batch_invariant, False)[self.picked]
+
+    def _derived(self, tensors: Sequence[Any], scalars: Sequence[Any]) -> tuple[Any, ...]:
+        """The scalars; None is replaced by the value that `Operation.derived` computes from the first input."""
+        for value in scalars:
+            if value is None:
+                break
+        else:
+            return tuple(scalars)
+        derived = self.operation.derived
+        return tuple(
+            derived[name](tensors[0]) if value is None and name in derived else value
+            for name, value in zip(self.operation.defaults, scalars, strict=True)
+        )
+
+    def special(self, tensors: tuple[Any, ...], scalars: tuple[Any, ...], batch_invariant: bool | None) -> Any:
+        """Calls with anything but plain tensors, and calls under compilers, modes or function transforms."""
+        operation = self.operation
+        for name, tensor in zip(operation.inputs, tensors, strict=True):
+            if not is_proxy(tensor) and (tensor is not None or name not in operation.optional):
+                check_kind(name, tensor)
+        if has_torch_function_variadic(*tensors):
+            named = dict(zip(operation.defaults, scalars, strict=True)) | {"batch_invariant": batch_invariant}
+            return handle_torch_function(self.public, tensors, *tensors, **named)
+        scalars = self._derived(tensors, scalars)
+        if not is_traced():  # traced sizes are tensors; the operator checks them
+            check(operation, tensors, scalars)
+        is_recorded = is_compiling() or modes() or is_traced()
+        if batch_invariant is None and not is_recorded:
+            batch_invariant = is_batch_invariant()  # the graph keeps it; saved tensors may be copied
+        if self._differentiable and (transforms() or forward_ad._current_level >= 0):
+            return self._transformed(tensors, scalars, batch_invariant)
+        return self.dispatched(tensors, scalars, batch_invariant)
+
+    def _transformed(self, tensors: tuple[Any, ...], scalars: tuple[float, ...], batch_invariant: bool | None) -> Any:
+        if batch_invariant or self.operation.written:
+            switch = "batch_invariant" if batch_invariant else "in_place"
+            inside = "inside of a transform of torch.func or a forward-mode derivative"
+            raise ValueError(f"{switch} is on {inside}: expected it off")
+        return self.operation.formula.forward(*tensors, *scalars)[self.picked]
+
+
+class BackwardOp(Op):
+    """The calls of an operation with a backward.
+
+    Attributes:
+        ops: the operators of torch's dispatcher.
+    """
+
+    def __init__(self, operation: Operation, forward: Callable[..., tuple[Any, ...]] = cached.forward) -> None:
+        super().__init__(operation, len(operation.inputs), forward)
+        names = (*operation.inputs, *operation.outputs)
+        self.saved = picking(tuple(map(names.index, operation.saved)))
+        self._of_inputs = picking(operation.gradient_of)
+        if operation.results == 1:
+            self.picked = 0
+        operation.needed(())  # compilers cannot trace a cached property before it has its value
+        self.ops = TorchOps(operation, forward)
+        self._register = registration_of(operation, self.ops)
+
+    def dispatched(self, tensors: tuple[Any, ...], scalars: tuple[Any, ...], batch_invariant: bool | None) -> Any:
+        """As in `Op`; `compiled` chooses what compilers see."""
+        operation = self.operation
+        if not (is_compiling() or modes() or is_traced() or any(map(_intercepts, tensors))):
+            # A subclass that does not intercept operations.
+            base_tensors = tuple(None if tensor is None else tensor.as_subclass(Tensor) for tensor in tensors)
+            return self.call(base_tensors, scalars, batch_invariant)
+        if any(map(_is_sharded, tensors)):
+            self._register()
+        # torch.jit.trace compares its recordings with and without gradients.
+        is_saving = (is_traced() or is_grad_enabled()) and any(
+            tensor is not None and tensor.requires_grad for tensor in tensors
+        )
+        way = compiled.way_of(operation, tensors[0], is_saving, batch_invariant)
+        if way == "backward":
+            return compiled.FusedForward.apply(self, scalars, *tensors)  # type: ignore[no-untyped-call]
+        if way == "formula":
+            return operation.formula.forward(*tensors, *scalars)[self.picked]
+        return self.ops.forward(*tensors, *scalars, batch_invariant, is_saving)[self.picked]
+
+    def gradients(self, ctx: Any, incoming: tuple[Any, ...]) -> Sequence[Tensor | None]:
+        """As in `Op`, by the backward."""
+        _, plan, reuse_dy = ctx.call
+        needs = self.operation.needed(ctx.needs_input_grad[UNGRADED:])
+        if is_grad_enabled():
+            return self._of_inputs(differentiable(plan, incoming, ctx.saved_tensors, needs))
+        return self._of_inputs(cached.backward(incoming + ctx.saved_tensors, plan, *needs, reuse_dy))
 
     def call_backward(self, *arguments: Any) -> Any:
         """`ops.backward`, also for DTensors."""
@@ -152,63 +234,6 @@ class Op:
         outputs = dict(zip(operation.outputs, operation.formula.forward(*tensors, *numbers), strict=True))
         for name, source in operation.in_place.items():
             tensors[operation.inputs.index(source)].copy_(outputs[name])
-
-    def _derived(self, tensors: Sequence[Any], scalars: Sequence[Any]) -> tuple[Any, ...]:
-        """The scalars; None is replaced by the value that `Operation.derived` computes from the first input."""
-        for value in scalars:
-            if value is None:
-                break
-        else:
-            return tuple(scalars)
-        derived = self.operation.derived
-        return tuple(
-            derived[name](tensors[0]) if value is None and name in derived else value
-            for name, value in zip(self.operation.defaults, scalars, strict=True)
-        )
-
-    def special(self, tensors: tuple[Any, ...], scalars: tuple[Any, ...], batch_invariant: bool | None) -> Any:
-        """Calls with anything but plain tensors, and calls under compilers, modes or function transforms."""
-        operation = self.operation
-        for name, tensor in zip(operation.inputs, tensors, strict=True):
-            if not is_proxy(tensor) and (tensor is not None or name not in operation.optional):
-                check_kind(name, tensor)
-        if has_torch_function_variadic(*tensors):
-            named = dict(zip(operation.defaults, scalars, strict=True)) | {"batch_invariant": batch_invariant}
-            return handle_torch_function(self.public, tensors, *tensors, **named)
-        scalars = self._derived(tensors, scalars)
-        if not is_traced():  # traced sizes are tensors; the operator checks them
-            check(operation, tensors, scalars)
-        if self._has_gradients and (transforms() or forward_ad._current_level >= 0):
-            return self._transformed(tensors, scalars, batch_invariant)
-        if self._dispatched:
-            return self._dispatched(tensors, scalars, batch_invariant)
-        if not (is_compiling() or modes() or is_traced() or any(map(_intercepts, tensors))):
-            # A subclass that does not intercept operations.
-            base_tensors = tuple(None if tensor is None else tensor.as_subclass(Tensor) for tensor in tensors)
-            return self.call(base_tensors, scalars, batch_invariant)
-        if any(map(_is_sharded, tensors)):
-            self._register()
-        if batch_invariant is None and not (is_compiling() or modes() or is_traced()):
-            batch_invariant = is_batch_invariant()  # the graph keeps it; saved tensors may be copied
-        # torch.jit.trace compares its recordings with and without gradients.
-        is_saving = (is_traced() or is_grad_enabled()) and any(
-            tensor is not None and tensor.requires_grad for tensor in tensors
-        )
-        way = compiled.way_of(operation, tensors[0], is_saving, batch_invariant)
-        if way == "backward":
-            return compiled.FusedForward.apply(self, scalars, *tensors)  # type: ignore[no-untyped-call]
-        if way == "formula":
-            return operation.formula.forward(*tensors, *scalars)[self.picked]
-        return self.ops.forward(*tensors, *scalars, batch_invariant, is_saving)[self.picked]
-
-    def _transformed(self, tensors: tuple[Any, ...], scalars: tuple[float, ...], batch_invariant: bool | None) -> Any:
-        if batch_invariant is None and not is_compiling():
-            batch_invariant = is_batch_invariant()
-        if batch_invariant or self.operation.written:
-            switch = "batch_invariant" if batch_invariant else "in_place"
-            inside = "inside of a transform of torch.func or a forward-mode derivative"
-            raise ValueError(f"{switch} is on {inside}: expected it off")
-        return self.operation.formula.forward(*tensors, *scalars)[self.picked]
 
 
 def is_proxy(value: object) -> bool:

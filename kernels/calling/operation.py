@@ -213,6 +213,10 @@ class Operation:
         """Whether gradients (..., hidden) and gradients (hidden,) are needed, given `needs_input_grad`."""
         return True in needs[: self._row_inputs], True in needs[self._row_inputs :]
 
+    def are_needed(self, needs_rows: bool, needs_columns: bool) -> dict[str, bool]:
+        """For each gradient, whether it is needed, given whether those (..., hidden) and those (hidden,) are."""
+        return {name: needs_columns if self.axes[name] == HIDDEN else needs_rows for name in self.gradients}
+
     def divided(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The inputs that a call in place writes, and those that it only reads."""
         read = dict(inputs)
@@ -244,11 +248,12 @@ class Operation:
         rows = "rows" if self.heads == 1 else "heads"
         return f"kernels for {dtypes} on a GPU, {rows} of 1 to {self.forward.max_hidden} elements"
 
-    def outputs_at(self, x: Tensor) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and dtype of each output of an operation without a backward, given its first input (..., hidden).
+    def outputs_at(self, inputs: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and dtype of each output, given the inputs by name; factors of a backward are (...,).
 
         Of float64 inputs, outputs in float32 are in float64.
         """
+        x = inputs[self.inputs[0]]
         *leading, width = x.shape
         dtype = self.dtypes.get(x.dtype, str(x.dtype).removeprefix("torch."))
         # torch.Size.numel would specialise a symbolic number of rows.
@@ -256,8 +261,12 @@ class Operation:
         problem = Problem(key, prod(leading), width // self.heads)
         return {
             buffer.name: (
-                x.shape if self.axes[buffer.name] == ROWS_HIDDEN else buffer.shape,
-                x.dtype if (x.dtype, buffer.dtype) == (torch.float64, "float32") else getattr(torch, buffer.dtype),
+                x.shape if self.axes[buffer.name] == ROWS_HIDDEN else x.shape[:-1] if self.backward else buffer.shape,
+                inputs[self.like[buffer.name]].dtype
+                if buffer.name in self.like
+                else x.dtype
+                if (x.dtype, buffer.dtype) == (torch.float64, "float32")
+                else getattr(torch, buffer.dtype),
             )
             for buffer in self.forward.buffers(problem)
             if buffer.role == OUTPUT

@@ -19,7 +19,7 @@ from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.cached import forward_of_three
 from normtune.kernels.calling.fallback import compute_dtype, machine_epsilon
 from normtune.kernels.calling.layout import PLAIN_TYPES
-from normtune.kernels.calling.op import Op, is_compiling, is_traced, modes, transforms
+from normtune.kernels.calling.op import BackwardOp, is_compiling, is_traced, modes, transforms
 from normtune.kernels.fused_add_rms_norm.operator import fused_add_rms_norm_backward, fused_add_rms_norm_forward
 from normtune.kernels.mode import Product, Sum
 from normtune.kernels.rms_norm.function import CALLS as RMS_NORM
@@ -95,8 +95,8 @@ _operation = partial(
     in_place={"y": "x", "s": "residual"},
     shared={"residual": "dx"},
 )
-_op = partial(Op, forward=forward_of_three)
-CALLS: dict[Rounding, Op] = {
+_op = partial(BackwardOp, forward=forward_of_three)
+CALLS: dict[Rounding, BackwardOp] = {
     "float32": _op(_operation(name="fused_add_rms_norm", formula=FusedAddDecomposition())),
     "sum": _op(
         _operation(name="fused_add_rms_norm_rounded_sum", modes=(Sum.ROUNDED,), formula=FusedAddDecomposition(True))

@@ -6,8 +6,8 @@ which makes a new tensor and has gradients of any order; `qk_norm_in_place`, whi
 `qk_norm_backward`. Tables and positions have no gradients.
 """
 
-from collections.abc import Sequence
-from functools import cache, partial
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache, partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -20,12 +20,13 @@ from normtune.kernels.calling.arguments import (
     check_flag,
     check_kind,
     check_tensor,
-    number,
 )
 from normtune.kernels.calling.fallback import compute_dtype, keeps_subnormal, machine_epsilon, sum_of_rows
 from normtune.kernels.calling.family import OpFamily
+from normtune.kernels.calling.layout import has_memory
+from normtune.kernels.calling.op import is_compiling
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.mode import Dweight, Product
+from normtune.kernels.mode import Dweight, Mode, Product
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.qk_norm.launch import (
@@ -164,7 +165,32 @@ class BackwardFormula(_Formula):
         return dqkv, torch.stack([part.sum(0) for part in sums.split([self.heads.heads_q, self.heads.heads_k])])
 
 
-def _operation(family: OperatorSpec, formula: type[_Formula], *options: Any) -> Operation:
+def _check_tensors(tensors: Sequence[Any]) -> None:
+    """Check the tensors of a call, whose last dimensions `_options` checked."""
+    qkv, weight_q, weight_k, *rotation = tensors
+    for name, tensor in zip(_INPUTS[:5], tensors, strict=False):
+        check_tensor(name, tensor)
+        check_device(name, tensor, "qkv", qkv)
+    if weight_q.dim() != 1:
+        raise ValueError(f"weight_q has shape {tuple(weight_q.shape)}: expected (head,), the length of a head")
+    if weight_k.shape != weight_q.shape:
+        raise ValueError(f"weight_k has shape {tuple(weight_k.shape)}: expected {tuple(weight_q.shape)}, as weight_q")
+    if not rotation:
+        return
+    cos, sin, *positions = rotation
+    if cos.dim() != 2:
+        raise ValueError(f"cos has shape {tuple(cos.shape)}: expected (positions, {cos.shape[-1]})")
+    if sin.shape != cos.shape:
+        raise ValueError(f"sin has shape {tuple(sin.shape)}: expected {tuple(cos.shape)}, as cos")
+    for indices in positions:
+        check_kind("positions", indices)
+        if indices.dtype not in _INDICES or indices.shape != qkv.shape[:-1]:
+            expected = f"expected torch.int32 or torch.int64 with shape {tuple(qkv.shape[:-1])}, one for each token"
+            raise ValueError(f"positions is {indices.dtype} with shape {tuple(indices.shape)}: {expected}")
+        check_device("positions", indices, "qkv", qkv)
+
+
+def _operation(family: OperatorSpec, formula: type[_Formula], *options: Any, **named: Any) -> Operation:
     *sizes, variant = options
     spec = family.at(**dict(zip(SIZES, sizes, strict=True)))
     problem = spec.problem(1, spec.max_hidden, spec.dtypes[0], variant)
@@ -177,19 +203,25 @@ def _operation(family: OperatorSpec, formula: type[_Formula], *options: Any) -> 
         modes=tuple(mode.of(problem) for mode in spec.modes),
         heads=dict(problem.key.sizes)["heads"],
         written_heads=heads_of(problem).written,
+        **named,
     )
 
 
-def _gradients(incoming: Sequence[Tensor], arguments: Sequence[Any], needs: Sequence[bool]) -> Sequence[Tensor | None]:
-    """The gradients of qkv and the weights, from the arguments of a forward; see `OpFamily`."""
-    (dout,), (*others, variant, batch_invariant) = incoming, arguments
-    qkv, *weights = arguments[:3]
-    variant = _variant_of_backward(variant, any(needs[1:3]))
-    dqkv, dweights = _BACKWARD.operator(dout.to(qkv.dtype), *others, variant, batch_invariant)
-    if not any(needs[1:3]):
-        return dqkv, None, None
-    pairs = zip(dweights, weights, strict=True)
-    return dqkv, *(dweight.to(weight.dtype, copy=True) for dweight, weight in pairs)
+def _gradients(
+    incoming: Mapping[str, Any], inputs: Mapping[str, Any], others: Mapping[str, Any], needs: Mapping[str, bool]
+) -> dict[str, Tensor]:
+    """The gradients of qkv and the weights, from the arguments of a forward; see `torch_ops.TorchOp`."""
+    needs_dweight = needs["weight_q"] or needs["weight_k"]
+    options = (*[others[name] for name in SIZES], _variant_of_backward(others["variant"], needs_dweight))
+    dout = incoming["out"].to(inputs["qkv"].dtype)
+    # vmap divides batched gradients among calls of an operator.
+    call = _BACKWARD.call if has_memory(dout) else _BACKWARD.dispatched
+    dqkv, *dweights = call(options, {"dout": dout, **inputs}, others, others["batch_invariant"])
+    gradients = {"qkv": dqkv}
+    for both in dweights:
+        for name, dweight in zip(("weight_q", "weight_k"), both, strict=True):
+            gradients[name] = dweight.to(inputs[name].dtype, copy=True)
+    return gradients
 
 
 @cache
@@ -200,30 +232,29 @@ def _variant_of_backward(variant: str, needs_dweight: bool) -> str:
 
 
 _SCALARS = {"eps": 1e-6, "offset": 0.0}
-_DIFFERENTIABLE = ("qkv", "weight_q", "weight_k")
-_INPUTS = (*_DIFFERENTIABLE, "cos", "sin", "positions")
+_INPUTS = ("qkv", "weight_q", "weight_k", "cos", "sin", "positions")
 _family = partial(OpFamily, scalars=_SCALARS, options={**dict.fromkeys(SIZES, "int"), "variant": "str"})
 _BACKWARD = _family(
     BACKWARD,
     ("dout", *_INPUTS),
     operation_of=partial(_operation, backward_spec, BackwardFormula),
     outputs=("dqkv", "dweights"),
-    differentiable=("dout", *_DIFFERENTIABLE),
+    differentiable=4,
 )
-_operation_of = partial(_operation, forward_spec, ForwardFormula)
+_operation_of = partial(_operation, forward_spec, ForwardFormula, checks=_check_tensors)
 _NEW = _family(
     FAMILY,
     _INPUTS,
     operation_of=_operation_of,
     outputs=("out",),
-    differentiable=_DIFFERENTIABLE,
+    differentiable=3,
     gradients=_gradients,
 )
 _IN_PLACE = _family(
     f"{FAMILY}_in_place",
     _INPUTS,
     operation_of=_operation_of,
-    differentiable=_DIFFERENTIABLE,
+    differentiable=3,
     written="qkv",
 )
 
@@ -308,75 +339,99 @@ def qk_norm(
         return handle_torch_function(  # type: ignore[no-any-return]
             qk_norm, inputs, qkv, weight_q, weight_k, heads_q, heads_k, eps, offset, **named
         )
-    for name, value in (("rotary_style", rotary_style), ("casting", casting), ("rotation", rotation)):
-        check_choice(name, value, _CHOICES[name])
-    check_flag("in_place", in_place)
-    check_flag("batch_invariant", batch_invariant, is_optional=True)
-    _check_heads(qkv, weight_q, weight_k, heads_q, heads_k)
-    rotary = _rotary(qkv, weight_q.shape[0], cos, sin, positions, rotary_dim)
-    eps = machine_epsilon(qkv) if eps is None else number("eps", eps)
-    offset = number("offset", offset)
-    needs_gradient = torch.is_grad_enabled() and any(one.requires_grad for one in (qkv, weight_q, weight_k))
-    if in_place and needs_gradient:
+    try:
+        widths = (
+            qkv.shape[-1],
+            weight_q.shape[-1],
+            *[None if table is None else table.shape[-1] for table in (cos, sin)],
+        )
+    except (AttributeError, IndexError, RuntimeError):  # no tensors, nested ones, or without a dimension
+        _check_dimensions(qkv=qkv, weight_q=weight_q, **{} if cos is sin is None else {"cos": cos, "sin": sin})
+        raise
+    settings: Any = (
+        *widths,
+        positions is not None,
+        heads_q,
+        heads_k,
+        rotary_dim,
+        rotary_style,
+        casting,
+        rotation,
+        in_place,
+    )
+    try:
+        options = _options(*settings) if is_compiling() else _cached_options(*settings)
+    except TypeError:  # also of values that have no hash
+        options = _options(*settings)
+    if eps is None:
+        eps = machine_epsilon(qkv)
+    if in_place and torch.is_grad_enabled() and any(getattr(one, "requires_grad", False) for one in inputs[:3]):
         raise ValueError("qk_norm in place has no gradients: expected inputs that need none, or in_place=False")
-    has_whole_tables = cos is not None and cos.shape[-1] == rotary
     if cos is not None and sin is not None and positions is None:
         cos, sin = _of_tokens("cos", cos, qkv), _of_tokens("sin", sin, qkv)
-    variant_of = _variant if torch.compiler.is_compiling() else _cached_variant
-    style = "none" if cos is None else rotary_style
-    variant = variant_of(in_place, casting, style, positions is not None, has_whole_tables, rotation)
-    options = (heads_q, heads_k, qkv.shape[-1] // weight_q.shape[0], rotary, variant)
     tensors = dict(zip(_INPUTS, (qkv, weight_q, weight_k, cos, sin, positions), strict=True))
     family = _IN_PLACE if in_place else _NEW
     outputs = family.call(options, tensors, {"eps": eps, "offset": offset}, batch_invariant)
     return qkv if in_place else outputs[0]
 
 
-def _variant(
-    in_place: bool, casting: str, rotary: str, has_positions: bool, has_whole_tables: bool, rotation: str
-) -> str:
-    """The variant of a problem; without a rotation its modes are the defaults."""
-    modes = [Place.IN_PLACE if in_place else Place.NEW, Product.ROUNDED if casting == "llama" else Product.FLOAT32]
-    if rotary == "none":
-        return forward_spec.variant(*modes, Rotary.NONE)
-    return forward_spec.variant(
-        *modes,
-        Rotary.NEOX if rotary == "neox" else Rotary.GPTJ,
-        Positions.GIVEN if has_positions else Positions.IN_ORDER,
-        Tables.ELEMENTS if has_whole_tables else Tables.PAIRS,
-        RotationProducts.ROUNDED if rotation == "products" else RotationProducts.FLOAT32,
-    )
+def _options(
+    width: int,
+    head: int,
+    cos: int | None,
+    sin: int | None,
+    has_positions: bool,
+    heads_q: Any,
+    heads_k: Any,
+    rotary_dim: Any,
+    rotary_style: Any,
+    casting: Any,
+    rotation: Any,
+    in_place: Any,
+) -> tuple[int, int, int, int, str]:
+    """The options of the operation of a call, given the last dimensions of its tensors, and its other arguments.
 
-
-_cached_variant = cache(_variant)
-
-
-def _check_heads(qkv: Any, weight_q: Any, weight_k: Any, heads_q: Any, heads_k: Any) -> None:
-    for name, tensor in (("qkv", qkv), ("weight_q", weight_q), ("weight_k", weight_k)):
-        check_tensor(name, tensor)
-        check_device(name, tensor, "qkv", qkv)
-    if weight_q.dim() != 1 or weight_q.shape[0] == 0:
-        raise ValueError(f"weight_q has shape {tuple(weight_q.shape)}: expected (head,), the length of a head")
-    if weight_k.shape != weight_q.shape:
-        raise ValueError(f"weight_k has shape {tuple(weight_k.shape)}: expected {tuple(weight_q.shape)}, as weight_q")
+    Raises:
+        TypeError, ValueError: an argument is wrong, or they do not fit together.
+    """
+    for name, value in (("rotary_style", rotary_style), ("casting", casting), ("rotation", rotation)):
+        check_choice(name, value, _CHOICES[name])
+    check_flag("in_place", in_place)
     for name, heads in (("heads_q", heads_q), ("heads_k", heads_k)):
         if not isinstance(heads, int) or isinstance(heads, bool):
             raise TypeError(f"{name} is {heads!r}: expected an integer")
         if heads < 1:
             raise ValueError(f"{name} is {heads}: expected at least 1")
-    head = weight_q.shape[0]
-    if qkv.dim() == 0 or qkv.shape[-1] % head or qkv.shape[-1] < (heads_q + heads_k) * head:
+    if head == 0:
+        raise ValueError("weight_q is empty: expected (head,), the length of a head")
+    if width % head or width < (heads_q + heads_k) * head:
         expected = f"expected (..., heads * {head}), with at least {heads_q} + {heads_k} heads"
-        raise ValueError(f"qkv has shape {tuple(qkv.shape)}: {expected}")
+        raise ValueError(f"qkv has {width} columns: {expected}")
+    rotary = _rotary(head, cos, sin, has_positions, rotary_dim)
+    modes: list[Mode] = [
+        Place.IN_PLACE if in_place else Place.NEW,
+        Product.ROUNDED if casting == "llama" else Product.FLOAT32,
+    ]
+    if cos is None:
+        modes.append(Rotary.NONE)  # without a rotation its modes are the defaults
+    else:
+        modes += [
+            Rotary.NEOX if rotary_style == "neox" else Rotary.GPTJ,
+            Positions.GIVEN if has_positions else Positions.IN_ORDER,
+            Tables.ELEMENTS if cos == rotary else Tables.PAIRS,
+            RotationProducts.ROUNDED if rotation == "products" else RotationProducts.FLOAT32,
+        ]
+    return heads_q, heads_k, width // head, rotary, forward_spec.variant(*modes)
 
 
-def _rotary(qkv: Tensor, head: int, cos: Any, sin: Any, positions: Any, rotary_dim: Any) -> int:
-    """Elements of a head that are rotated; 1 without tables.
+# Servers ask for few; so that 1 and True are different, as checks say.
+_cached_options = lru_cache(1024, typed=True)(_options)
 
-    Raises:
-        TypeError, ValueError: an argument of the rotation is wrong.
-    """
+
+def _rotary(head: int, cos: int | None, sin: int | None, has_positions: bool, rotary_dim: Any) -> int:
+    """Elements of a head that are rotated; 1 without tables. Arguments, errors: as in `_options`."""
     if cos is None or sin is None:
+        positions = True if has_positions else None
         for name, value in (("cos", cos), ("sin", sin), ("positions", positions), ("rotary_dim", rotary_dim)):
             if value is not None:
                 raise ValueError(f"{name} is given without {'sin' if name == 'cos' else 'cos'}: expected both or none")
@@ -387,31 +442,29 @@ def _rotary(qkv: Tensor, head: int, cos: Any, sin: Any, positions: Any, rotary_d
         raise TypeError(f"rotary_dim is {rotary_dim!r}: expected an integer or None")
     if rotary_dim < 2 or rotary_dim % 2 or rotary_dim > head:
         raise ValueError(f"rotary_dim is {rotary_dim}: expected an even number from 2 to {head}, the length of a head")
-    for name, table in (("cos", cos), ("sin", sin)):
-        check_tensor(name, table)
-        check_device(name, table, "qkv", qkv)
-        has_rows = table.dim() > 0 and (positions is None or table.dim() == 2)
-        if not has_rows or table.shape[-1] not in (rotary_dim // 2, rotary_dim):
-            rows = "..." if positions is None else "positions"
-            expected = f"expected ({rows}, {rotary_dim // 2}) or ({rows}, {rotary_dim})"
-            raise ValueError(f"{name} has shape {tuple(table.shape)}: {expected}")
-    if cos.shape != sin.shape:
-        raise ValueError(f"sin has shape {tuple(sin.shape)}: expected {tuple(cos.shape)}, as cos")
-    if positions is not None:
-        check_kind("positions", positions)
-        if positions.dtype not in _INDICES or positions.shape != qkv.shape[:-1]:
-            expected = f"expected torch.int32 or torch.int64 with shape {tuple(qkv.shape[:-1])}, one for each token"
-            raise ValueError(f"positions is {positions.dtype} with shape {tuple(positions.shape)}: {expected}")
-        check_device("positions", positions, "qkv", qkv)
+    if cos not in (rotary_dim // 2, rotary_dim):
+        expected = f"expected {rotary_dim // 2} or {rotary_dim}, one for each pair or element"
+        raise ValueError(f"cos has {cos} columns: {expected}")
+    if sin != cos:
+        raise ValueError(f"sin has {sin} columns: expected {cos}, as cos")
     return rotary_dim
+
+
+def _check_dimensions(**tensors: Any) -> None:
+    """Raise TypeError or ValueError unless all are tensors with a dimension."""
+    for name, tensor in tensors.items():
+        check_tensor(name, tensor)
+        if tensor.dim() == 0:
+            raise ValueError(f"{name} has no dimension: expected (..., {'heads * ' * (name == 'qkv')}head)")
 
 
 def _of_tokens(name: str, table: Tensor, qkv: Tensor) -> Tensor:
     """(tokens, columns), a row for each token.
 
     Raises:
-        ValueError: the table has other rows.
+        TypeError, ValueError: it is no tensor, or has other rows.
     """
+    check_tensor(name, table)
     leading, columns = qkv.shape[:-1], table.shape[-1]
     if table.dim() == 2 and table.shape[0] == leading.numel():
         return table

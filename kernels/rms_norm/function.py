@@ -22,7 +22,7 @@ from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.cached import forward_of_two
 from normtune.kernels.calling.fallback import compute_dtype, keeps_subnormal, machine_epsilon, sum_of_rows
 from normtune.kernels.calling.layout import PLAIN_TYPES
-from normtune.kernels.calling.op import Op, is_compiling, is_proxy, is_traced, modes, transforms
+from normtune.kernels.calling.op import BackwardOp, is_compiling, is_proxy, is_traced, modes, transforms
 from normtune.kernels.calling.operation import Operation, Way
 from normtune.kernels.mode import Product, Statistics
 from normtune.kernels.rms_norm.operator import rms_norm_backward, rms_norm_forward
@@ -146,7 +146,7 @@ normalizing = partial(
     compiler_options=keeps_subnormal,
 )
 _operation = partial(normalizing, forward=rms_norm_forward, backward=rms_norm_backward, compiled=_compiled)
-_op = partial(Op, forward=forward_of_two)
+_op = partial(BackwardOp, forward=forward_of_two)
 # By the name of the casting mode, as in Liger-Kernel.
 CALLS = {
     "gemma": _op(_operation(name="rms_norm", formula=RMSNormDecomposition())),
@@ -167,7 +167,7 @@ CALLS = {
 }
 
 
-def _form(op: Op) -> Callable[..., Tensor]:
+def _form(op: BackwardOp) -> Callable[..., Tensor]:
     """The call without `normalized_shape`: `Op.call`, written out by hand for the usual arguments."""
     operation = op.operation
 

@@ -16,7 +16,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from normtune.kernels.calling.arguments import check_choice, check_flag, check_kind, check_module
 from normtune.kernels.calling.cached import forward_of_three, forward_of_two
 from normtune.kernels.calling.fallback import compute_dtype, keeps_subnormal, machine_epsilon, sum_of_rows
-from normtune.kernels.calling.op import Op
+from normtune.kernels.calling.op import BackwardOp
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.rms_norm.function import rms_norm
 from normtune.kernels.rms_norm_gated.launch import Gate, Order, Roundings
@@ -91,7 +91,7 @@ Rounding = Literal["float32", "hugging_face"]
 _ROUNDINGS = get_args(Rounding)
 
 
-def _entry(norm_before_gate: bool, has_gate: bool, rounds_once: bool) -> Op:
+def _entry(norm_before_gate: bool, has_gate: bool, rounds_once: bool) -> BackwardOp:
     modes = (
         Order.NORM_FIRST if norm_before_gate else Order.GATE_FIRST,
         Gate.PRESENT if has_gate else Gate.NONE,
@@ -108,7 +108,7 @@ def _entry(norm_before_gate: bool, has_gate: bool, rounds_once: bool) -> Op:
         modes=modes,
         is_grouped=True,
     )
-    return Op(operation, forward=forward_of_three if has_gate else forward_of_two)
+    return BackwardOp(operation, forward=forward_of_three if has_gate else forward_of_two)
 
 
 # By (norm_before_gate, has_gate, rounds_once); without a gate there is no order of norm and gate.

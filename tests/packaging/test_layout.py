@@ -33,7 +33,7 @@ ROOMS = {
     "kernels/tablefile": Room("kernels/tablefile/", "light"),
     "kernels": Room(rf"(?!{LIGHT}|kernels/(warmup|patch|call_counts))kernels/\w+\.py", "", "torch triton"),
     "kernels/tiles": Room(rf"(?!{LIGHT})kernels/tiles/", "light", "triton"),
-    "kernels/calling": Room(rf"(?!{LIGHT})kernels/calling/", "light kernels/tablefile", "numpy torch triton"),
+    "kernels/calling": Room(rf"(?!{LIGHT})kernels/calling/", "light kernels/tablefile", "torch triton"),
     "kernels/rms_norm": Room(
         rf"(?!{LIGHT})kernels/rms_norm/",
         "light kernels kernels/tiles kernels/calling",
@@ -187,8 +187,8 @@ ROOMS = {
     ),
     "tuner/inspection": Room(
         "tuner/inspection/",
-        "light kernels/calling kernels/custom_op results tuner/timing tuner/plan tuner/compiling",
-        "numpy torch typer",
+        "light kernels/custom_op results tuner/timing tuner/plan tuner/compiling",
+        "numpy torch triton typer",
     ),
     "tuner/checking": Room(
         "tuner/checking/",

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from normtune.kernels.calling.interpreter_inside import observe
 from normtune.kernels.custom_op.recording import is_descriptor
+from normtune.tuner.inspection.interpreter_inside import observe
 
 
 class AccessError(Exception):

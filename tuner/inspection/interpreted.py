@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from normtune.errors import NormtuneError
-from normtune.kernels.calling.interpreter_inside import cast_by_torch, complete
 from normtune.kernels.custom_op.absent_gpu import CPU, on_gpu
 from normtune.kernels.custom_op.declaration import Declaration
 from normtune.kernels.load_file import load
@@ -26,6 +25,7 @@ from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import Target
 from normtune.tuner.inspection.accesses import Watch
 from normtune.tuner.inspection.gate import GateCase, GateResult
+from normtune.tuner.inspection.interpreter_inside import cast_by_torch, complete
 from normtune.tuner.timing.gate import LaunchFailedError, WrongResultError, check_launch
 
 

@@ -10,10 +10,10 @@ import torch
 
 from normtune.examples.liger import change
 from normtune.kernels import load_file, operator
-from normtune.kernels.calling.interpreter_inside import complete
 from normtune.kernels.calling.triton_inside import launches_given_to
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
+from normtune.tuner.inspection.interpreter_inside import complete
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.usefixtures("operators_forgotten")]
 # Found, not imported: that takes two seconds.

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import normtune
-from normtune.kernels.calling.family import OpFamily
+from normtune.kernels.qk_norm.function import ForwardFormula
 
 QKV, WEIGHT = torch.ones(3, 4 * 8), torch.ones(8)
 COS, POSITIONS = torch.ones(5, 4), torch.tensor([0, 4, 2])
@@ -15,15 +15,23 @@ COS, POSITIONS = torch.ones(5, 4), torch.tensor([0, 4, 2])
     [
         ({"qkv": [1.0]}, TypeError, "qkv is [1.0]: expected a tensor"),
         ({"qkv": torch.ones(3, 32).int()}, ValueError, "qkv is torch.int32: expected bfloat16, float16, float32 or"),
-        ({"qkv": torch.ones(3, 33)}, ValueError, "qkv has shape (3, 33): expected (..., heads * 8), with at least 2 +"),
-        ({"qkv": torch.ones(3, 16)}, ValueError, "qkv has shape (3, 16): expected (..., heads * 8), with at least 2 +"),
-        ({"qkv": torch.ones(())}, ValueError, "qkv has shape (): expected (..., heads * 8)"),
+        (
+            {"qkv": torch.ones(3, 33)},
+            ValueError,
+            "qkv has 33 columns: expected (..., heads * 8), with at least 2 + 1 heads",
+        ),
+        (
+            {"qkv": torch.ones(3, 16)},
+            ValueError,
+            "qkv has 16 columns: expected (..., heads * 8), with at least 2 + 1 heads",
+        ),
+        ({"qkv": torch.ones(())}, ValueError, "qkv has no dimension: expected (..., heads * head)"),
         ({"weight_q": None}, TypeError, "weight_q is None: expected a tensor"),
         ({"weight_q": torch.ones(2, 8)}, ValueError, "weight_q has shape (2, 8): expected (head,)"),
         (
             {"weight_q": torch.ones(0), "weight_k": torch.ones(0)},
             ValueError,
-            "weight_q has shape (0,): expected (head,)",
+            "weight_q is empty: expected (head,)",
         ),
         ({"weight_k": torch.ones(4)}, ValueError, "weight_k has shape (4,): expected (8,), as weight_q"),
         ({"weight_k": WEIGHT.to("meta")}, ValueError, "weight_k is on meta and qkv on cpu: expected one device"),
@@ -37,10 +45,13 @@ COS, POSITIONS = torch.ones(5, 4), torch.tensor([0, 4, 2])
         ({"cos": None, "sin": None}, ValueError, "positions is given without cos: expected both or none"),
         ({"cos": None, "sin": None, "positions": None, "rotary_dim": 8}, ValueError, "rotary_dim is given without cos"),
         ({"cos": 1.0}, TypeError, "cos is 1.0: expected a tensor"),
-        ({"cos": torch.ones(5, 3)}, ValueError, "cos has shape (5, 3): expected (positions, 4) or (positions, 8)"),
+        ({"cos": torch.ones(5, 3)}, ValueError, "cos has 3 columns: expected 4 or 8, one for each pair or element"),
         ({"cos": torch.ones(1, 5, 4)}, ValueError, "cos has shape (1, 5, 4): expected (positions, 4)"),
         ({"cos": COS.to("meta")}, ValueError, "cos is on meta and qkv on cpu: expected one device"),
-        ({"sin": torch.ones(5, 8)}, ValueError, "sin has shape (5, 8): expected (5, 4), as cos"),
+        ({"sin": torch.ones(5, 8)}, ValueError, "sin has 8 columns: expected 4, as cos"),
+        ({"sin": torch.ones(3, 4)}, ValueError, "sin has shape (3, 4): expected (5, 4), as cos"),
+        ({"weight_q": torch.ones(())}, ValueError, "weight_q has no dimension: expected (..., head)"),
+        ({"heads_q": [2]}, TypeError, "heads_q is [2]: expected an integer"),
         ({"sin": COS.int()}, ValueError, "sin is torch.int32: expected bfloat16"),
         ({"positions": None}, ValueError, "cos has shape (5, 4): expected a row for each token, (3, 4), or positions"),
         ({"positions": 7}, TypeError, "positions is 7: expected a tensor"),
@@ -53,7 +64,7 @@ COS, POSITIONS = torch.ones(5, 4), torch.tensor([0, 4, 2])
         ({"rotary_dim": 7}, ValueError, "rotary_dim is 7: expected an even number from 2 to 8, the length of a head"),
         ({"rotary_dim": 10}, ValueError, "rotary_dim is 10: expected an even number from 2 to 8"),
         ({"rotary_dim": 8.0}, TypeError, "rotary_dim is 8.0: expected an integer or None"),
-        ({"rotary_dim": 2}, ValueError, "cos has shape (5, 4): expected (positions, 1) or (positions, 2)"),
+        ({"rotary_dim": 2}, ValueError, "cos has 4 columns: expected 1 or 2, one for each pair or element"),
         ({"rotary_style": "llama"}, ValueError, "rotary_style is 'llama': expected one of neox, gptj"),
         ({"rotary_style": True}, TypeError, "rotary_style is True: expected one of neox, gptj"),
         ({"casting": "none"}, ValueError, "casting is 'none': expected one of gemma, llama"),
@@ -68,7 +79,7 @@ COS, POSITIONS = torch.ones(5, 4), torch.tensor([0, 4, 2])
     ],
 )
 def test_bad_arguments_are_named(monkeypatch, given, error, text):
-    monkeypatch.setattr(OpFamily, "call", lambda *_: pytest.fail("launched"))
+    monkeypatch.setattr(ForwardFormula, "forward", lambda *_: pytest.fail("computed"))
     arguments = {
         **{"qkv": QKV, "weight_q": WEIGHT, "weight_k": WEIGHT, "heads_q": 2, "heads_k": 1},
         **{"cos": COS, "sin": COS, "positions": POSITIONS},

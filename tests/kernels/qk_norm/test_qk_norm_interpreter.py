@@ -269,7 +269,9 @@ def test_a_backward_has_the_mode_of_its_forward(monkeypatch, made):
 
     modes = []
     resolve = eager.bind_from_table
-    monkeypatch.setattr(eager, "bind_from_table", lambda *given: modes.append(given[4]) or resolve(*given))
+    monkeypatch.setattr(
+        eager, "bind_from_table", lambda request: modes.append(request.batch_invariant) or resolve(request)
+    )
     qkv, weights, _ = made((11,), 4, 24)
     with normtune.batch_invariant():
         out = normtune.qk_norm(qkv.requires_grad_(), *weights, 2, 1)

@@ -12,7 +12,7 @@ def torch_casts() -> Iterator[None]:
     if os.environ.get("TRITON_INTERPRET") != "1":
         yield
         return
-    from normtune.kernels.calling.interpreter_inside import cast_by_torch
+    from normtune.tuner.inspection.interpreter_inside import cast_by_torch
 
     with pytest.MonkeyPatch.context() as patch:
         cast_by_torch(patch.setattr, saturates=False)

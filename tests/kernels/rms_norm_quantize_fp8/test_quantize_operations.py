@@ -20,7 +20,7 @@ def test_inputs_and_outputs_are_those_of_the_variant():
     assert (static.results, block.results) == (3, 3)
     adding = operation("static", "amax_in_place")
     assert (adding.inputs, adding.outputs, adding.written) == (("x", "weight", "scale", "amax"), ("q",), ("amax",))
-    made = block.outputs_at(torch.empty(2, 3, 300, dtype=torch.float16, device="meta"))
+    made = block.outputs_at({"x": torch.empty(2, 3, 300, dtype=torch.float16, device="meta")})
     assert made == {
         "q": ((2, 3, 300), torch.float8_e4m3fn),
         "scale": ((8 * 3,), torch.float32),

@@ -1,7 +1,7 @@
 """Triton's interpreter, extended: functions that it lacks, casts that round, and an observer of its accesses to memory.
 
-Like `triton_inside`, this uses private interfaces of Triton. What it replaces stays replaced in this process, which
-must have imported no kernels before and should do nothing else.
+Like `kernels.calling.triton_inside`, this uses private interfaces of Triton. What it replaces stays replaced in this
+process, which must have imported no kernels before and should do nothing else.
 """
 
 import math
