@@ -89,6 +89,23 @@ def test_bad_arguments_are_named(monkeypatch, given, error, text):
     assert text in str(caught.value)
 
 
+def test_true_is_no_number_of_heads_after_a_call_with_one():
+    assert normtune.qk_norm(QKV, WEIGHT, WEIGHT, 2, 1).shape == QKV.shape
+    with pytest.raises(TypeError, match="heads_k is True: expected an integer"):
+        normtune.qk_norm(QKV, WEIGHT, WEIGHT, 2, True)
+
+
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_gradients_may_be_batched(batch_invariant):
+    leaves = [torch.randn(3, 32, requires_grad=True), WEIGHT.clone().requires_grad_()]
+    out = normtune.qk_norm(*leaves, WEIGHT, 2, 1, batch_invariant=batch_invariant)
+    douts = torch.randn(2, *out.shape)
+    batched = torch.autograd.grad(out, leaves, douts, is_grads_batched=True, retain_graph=True)
+    for index, dout in enumerate(douts):
+        for many, one in zip(batched, torch.autograd.grad(out, leaves, dout, retain_graph=True), strict=True):
+            torch.testing.assert_close(many[index], one)
+
+
 @pytest.mark.parametrize("name", ["vmap", "jvp"])
 def test_transforms_are_composed_and_refuse_to_write(name):
     qkv = torch.randn(2, 3, 32)
