@@ -73,7 +73,8 @@ def _row_calls(request: LaunchRequest) -> _RowCalls:
             )
         return kernel_calls
 
-    bounds = sorted({-(-bound // groups) for bound in dispatch.row_bounds(spec, problem, first, mode)})
+    bounds = dispatch.row_bounds(problem, dispatch.target_of(first), first.device.index or 0, mode)
+    bounds = sorted({-(-bound // groups) for bound in bounds})
     return calls, bounds, MAX_ROWS // groups, dispatch.device_of(first)
 
 

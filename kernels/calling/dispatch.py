@@ -170,12 +170,8 @@ def alignment_in(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Ten
     return alignment_of(problem.hidden, *(stride for tensor in of_rows for stride in tensor.stride()[:-1]))
 
 
-def row_bounds(spec: OperatorSpec, problem: Problem, first: Tensor, batch_invariant: bool) -> list[int]:
+def row_bounds(problem: Problem, target: Target, device: int, batch_invariant: bool) -> list[int]:
     """The numbers of rows, ascending from 1, at which the table's config may change; `problem` may have any."""
-    return _row_bounds(problem, target_of(first), first.device.index or 0, batch_invariant)
-
-
-def _row_bounds(problem: Problem, target: Target, device: int, batch_invariant: bool) -> list[int]:
     with _choosing:
         tables = _table_of(device, target)
     key = problem.key.batch_invariant if batch_invariant else problem.key
@@ -231,7 +227,7 @@ def _resolve(
 
 def _sums_alike(spec: OperatorSpec, problem: Problem, target: Target, device: int, alignment: int) -> bool:
     """Whether a hidden size has several configs in the mode, all of which are legal and sum a row in one order."""
-    bounds = _row_bounds(problem, target, device, True)
+    bounds = row_bounds(problem, target, device, True)
     sums = set()
     for rows in (*(bound - 1 for bound in bounds[1:]), MAX_ROWS):
         at_bound = problem._replace(rows=rows)

@@ -62,7 +62,7 @@ class OpFamily:
         self.operator = TorchOp(
             name=name,
             tensors={each: types.get(each, "Tensor?") for each in inputs},
-            others=dict.fromkeys(scalars, "float") | options | MODE,  # type: ignore[operator]
+            others=dict.fromkeys(scalars, "float") | dict(options) | MODE,
             outputs=dict.fromkeys(outputs, "Tensor") if outputs or written else None,
             call=lambda tensors, others: launched(self._operation(others), tensors, others),
             shapes=lambda tensors, others: shapes(self._operation(others), tensors, others),

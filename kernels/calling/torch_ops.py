@@ -56,9 +56,9 @@ class TorchOp:
     def __init__(
         self,
         name: str,
-        tensors: Mapping[str, str],
-        others: Mapping[str, str],
-        outputs: Mapping[str, str] | None,
+        tensors: dict[str, str],
+        others: dict[str, str],
+        outputs: dict[str, str] | None,
         call: Callable[[Named, Named], Named],
         shapes: Callable[[Named, Named], Named],
         gradients: Callable[[Named, Named, Named, Named], Named] | None = None,
@@ -69,7 +69,7 @@ class TorchOp:
         self._outputs = None if outputs is None else tuple(outputs)
         self._call, self._shapes, self._gradients = call, shapes, gradients
         self._saved, self._constant = saved, constant
-        arguments = ", ".join(f"{kind} {each}" for each, kind in (tensors | others).items())  # type: ignore[operator]
+        arguments = ", ".join(f"{kind} {each}" for each, kind in (tensors | others).items())
         results = "Tensor[]" if outputs is None else f"({', '.join(outputs.values())})"
         _library.define(f"{name}({arguments}) -> {results}", tags=(torch.Tag.pt2_compliant_tag,))
         for backend in ("CPU", "CUDA"):

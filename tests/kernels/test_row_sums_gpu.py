@@ -67,7 +67,7 @@ def test_all_configs_of_a_hidden_size_give_a_row_the_same_bits(key):
         alignment, bounds = alignment_of(hidden), [1]
         # Where its configs sum a row in several orders, a hidden size has one of them.
         if dispatch._sums_alike(spec, whole, target, 0, alignment):
-            bounds = dispatch._row_bounds(whole, target, 0, True)
+            bounds = dispatch.row_bounds(whole, target, 0, True)
         wanted, orders = [], set()
         for first, beyond in reversed([*zip(bounds, [*bounds[1:], MAX_ROWS + 1], strict=True)]):
             config = dispatch.config_for(spec, whole._replace(rows=beyond - 1), target, 0, True)

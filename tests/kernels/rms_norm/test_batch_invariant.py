@@ -207,8 +207,12 @@ def test_few_rows_have_a_config_of_their_own_if_it_sums_a_row_in_the_same_order(
     assert [launch.finish for launch in found] == ["columns", "dependent", "dependent"]
     assert len({launch.row_sum for launch in found}) == 1
     problem, first = BACKWARD.problem(1, 4096, "bfloat16"), torch.empty(0)
-    assert dispatch.row_bounds(BACKWARD, problem, first, True) == [1, 2048, 524289]  # where a warmup looks for binaries
-    assert dispatch.row_bounds(BACKWARD, problem, first, False) == [1]
+    assert dispatch.row_bounds(problem, dispatch.target_of(first), 0, True) == [
+        1,
+        2048,
+        524289,
+    ]  # where a warmup looks for binaries
+    assert dispatch.row_bounds(problem, dispatch.target_of(first), 0, False) == [1]
     # In 4 warps a row is summed otherwise, and the config of many rows serves all.
     of_tree(Split("rows", 2048, few, Leaf(RMSNormConfig("persistent", 1, 4, 3, 2, "dependent"))))
     found = launches(4096)
