@@ -20,6 +20,25 @@ class KernelCall(NamedTuple):
     options: dict[str, Any]
 
 
+def arguments(kernel: Any, tensors: Mapping[str, Any], **numbers: Any) -> tuple[Any, ...]:
+    """The positional arguments of a kernel, by the names of its parameters; those of constexprs are in capitals.
+
+    Args:
+        kernel: a Triton kernel.
+        tensors: by name: `NAME_ptr` is a tensor and `NAME_stride` the stride of its rows, both None without it.
+        numbers: the other arguments, and strides in place of those.
+    """
+
+    def value(name: str) -> Any:
+        base, _, kind = name.rpartition("_")
+        if name in numbers or kind not in ("ptr", "stride"):
+            return numbers[name]
+        tensor = tensors.get(base)
+        return tensor if kind == "ptr" or tensor is None else tensor.stride(0)
+
+    return tuple(value(name) for name in kernel.arg_names if name.islower())
+
+
 class ForeignKernel:
     """A function in place of a Triton kernel, with the same way of launching.
 

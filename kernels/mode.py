@@ -4,6 +4,8 @@ In: the variant of a problem. Out: a member of a `Mode`. Each combination of mod
 in tables and stores, whose text has the words of the members that are not the default, joined by `+`.
 """
 
+import re
+from collections import namedtuple
 from enum import Enum
 from functools import cache
 from typing import Any, Protocol, Self
@@ -76,6 +78,18 @@ class Statistics(Mode):
 
     FLOAT32 = ""
     ROUNDED = "rounded_statistics"
+
+
+@cache
+def names_of(modes: tuple[type[Mode], ...], variant: str, **others: Any) -> Any:
+    """The names of the members that a variant selects, as plain text: a constexpr of kernels.
+
+    Returns:
+        A named tuple with a field for each mode, named as the mode in snake case (`ScaleLayout` is `scale_layout`), and
+        with `others`.
+    """
+    fields = [re.sub(r"\B(?=[A-Z])", "_", mode.__name__).lower() for mode in modes]
+    return namedtuple("Modes", [*fields, *others])(*(_member(mode, variant).name for mode in modes), **others)
 
 
 @cache

@@ -180,7 +180,7 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> "Config":
                             return CLUSTER_4_WARPS_4_COLUMNS_32
                         return CLUSTER_4_WARPS_4_COLUMNS_64
                     if hidden <= 12288:
-                        return SPLIT_8_WARPS_2_COLUMNS_64
+                        return CLUSTER_HALVES_WARPS_2_COLUMNS_64
                     return CLUSTER_8_WARPS_2_COLUMNS_64
                 return CLUSTER_8_WARPS_4_COLUMNS_32
             if rows >= 80:
@@ -192,7 +192,7 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> "Config":
                     return CLUSTER_4_WARPS_4_COLUMNS_32
                 if rows >= 210:
                     return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                return SPLIT_8_WARPS_4_COLUMNS_32
+                return CLUSTER_HALVES_WARPS_4_COLUMNS_32
             if hidden <= 24576:
                 return CLUSTER_8_WARPS_2_COLUMNS_64
             if rows >= 20:
@@ -437,25 +437,25 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> "Confi
                 return SPLIT_8_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
             return SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT
         if rows >= 100:
-            return SPLIT_8_WARPS_2_COLUMNS_32
-        return SPLIT_8_WARPS_2_COLUMNS_64
+            return CLUSTER_HALVES_WARPS_2_COLUMNS_32
+        return CLUSTER_HALVES_WARPS_2_COLUMNS_64
     if hidden <= 24575:
         if hidden <= 16384:
             if rows >= 384:
                 return SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT
             if rows >= 100:
-                return SPLIT_8_WARPS_2_COLUMNS_32
-            return SPLIT_8_WARPS_2_COLUMNS_64
+                return CLUSTER_HALVES_WARPS_2_COLUMNS_32
+            return CLUSTER_HALVES_WARPS_2_COLUMNS_64
         if rows >= 384:
             return SPLIT_8_8192_WARPS_32_PER_SM_1_DEPENDENT
         if rows >= 100:
-            return SPLIT_8_WARPS_4_COLUMNS_32
-        return SPLIT_8_WARPS_4_COLUMNS_64
+            return CLUSTER_HALVES_WARPS_4_COLUMNS_32
+        return CLUSTER_HALVES_WARPS_4_COLUMNS_64
     if rows >= 384:
         return SPLIT_8_8192_WARPS_16_PER_SM_1_DEPENDENT
     if rows >= 50:
-        return SPLIT_8_WARPS_4_COLUMNS_32
-    return SPLIT_8_WARPS_4_COLUMNS_64
+        return CLUSTER_HALVES_WARPS_4_COLUMNS_32
+    return CLUSTER_HALVES_WARPS_4_COLUMNS_64
 
 
 def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> "Config":
@@ -1198,8 +1198,9 @@ class Config(NamedTuple):
     Attributes:
         schedule: row, block_row (block_row rows a program), parts (several programs a
             row, each writes a part), persistent (a fixed grid strides over the rows),
-            split, split_8 (eight parts; with finish columns a row over a cluster), or
-            cluster_2 to cluster_8 (a row over so many blocks of a cluster).
+            split, split_8 (eight parts), cluster_2 to cluster_8 (a row over so many
+            blocks of a cluster), or cluster_halves (over eight, which add in the order
+            of split_8).
         block_row: rows a program holds at once.
         num_warps: warps a program.
         num_stages: depth of the software pipeline of the row loop; in split, 2 fetches
@@ -1614,6 +1615,30 @@ CLUSTER_8_WARPS_8_COLUMNS_512 = Config(
     num_warps=8,
     finish="columns",
     block_col=512,
+)
+CLUSTER_HALVES_WARPS_2_COLUMNS_32 = Config(
+    schedule="cluster_halves",
+    num_warps=2,
+    finish="columns",
+    block_col=32,
+)
+CLUSTER_HALVES_WARPS_2_COLUMNS_64 = Config(
+    schedule="cluster_halves",
+    num_warps=2,
+    finish="columns",
+    block_col=64,
+)
+CLUSTER_HALVES_WARPS_4_COLUMNS_32 = Config(
+    schedule="cluster_halves",
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+CLUSTER_HALVES_WARPS_4_COLUMNS_64 = Config(
+    schedule="cluster_halves",
+    num_warps=4,
+    finish="columns",
+    block_col=64,
 )
 PARTS_WARPS_1_PER_SM_1 = Config(schedule="parts", num_warps=1, programs_per_sm=1)
 PARTS_WARPS_1_PER_SM_1_CHUNKS_512 = Config(
@@ -2268,30 +2293,6 @@ SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
     finish="dependent",
     block_col=4096,
 )
-SPLIT_8_WARPS_2_COLUMNS_32 = Config(
-    schedule="split_8",
-    num_warps=2,
-    finish="columns",
-    block_col=32,
-)
-SPLIT_8_WARPS_2_COLUMNS_64 = Config(
-    schedule="split_8",
-    num_warps=2,
-    finish="columns",
-    block_col=64,
-)
-SPLIT_8_WARPS_4_COLUMNS_32 = Config(
-    schedule="split_8",
-    num_warps=4,
-    finish="columns",
-    block_col=32,
-)
-SPLIT_8_WARPS_4_COLUMNS_64 = Config(
-    schedule="split_8",
-    num_warps=4,
-    finish="columns",
-    block_col=64,
-)
 SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
     schedule="split_8",
     num_warps=16,
@@ -2345,16 +2346,16 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:9d16c96b31a54e82d6b2858a8d8cda9193245800ecb4f002ac1fdd21f01d9009",
+#   "sha256:854a1f9cac375eeda2df5bfe4e32e373789595c7c4f0fc4658bcea2d6fbc18cb",
 #   "measurements": 120016, "date": "2026-11-28"},
 # "kernels": {"rms_norm_backward":
-#   "sha256:63f747fd3491d6f55f96bc1efaaebe4a6673358a55f1015b0a64efc7daecd260",
+#   "sha256:6ee4d9ec18ce6368533c4157698fbd343545f4a0acaedcf1ff6fd737a05d81b3",
 #   "rms_norm_forward":
-#   "sha256:9961d0873b7a53d89d1a0043695f83db2ee3288ce3fb14b1c32a4d750224a168"},
+#   "sha256:077666db810c70808f6dd742d5ac38dcbe39c8a7d204b43f9844cf889075b1c5"},
 # "command": {"store": "nvidia-h100-80gb-hbm3", "options": {"leaves": 96, "tie_percent":
 #   0.05, "baseline": "none", "batch_invariant": true}, "out":
 #   "nvidia_h100_80gb_hbm3.py"},
-# "body": "sha256:76ef631a8467ad7efb284a6bc28a06a7b0ad02286ac180fe639f2762b15328e2",
+# "body": "sha256:c7a8717c066b70bb6c0180c8b466b134322f5ed21177cb3904608c6b27413b91",
 # "searched": ["rms_norm_backward bfloat16: plane, 8 % of 596862 configs",
 #   "rms_norm_backward float16: plane, 6 % of 42729 configs", "rms_norm_backward
 #   float32: plane, 7 % of 122393 configs", "rms_norm_backward:no_dweight bfloat16:

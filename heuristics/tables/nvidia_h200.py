@@ -189,7 +189,7 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> "Config":
                                 return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                             return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                         return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                    return SPLIT_8_WARPS_4_COLUMNS_32
+                    return CLUSTER_HALVES_WARPS_4_COLUMNS_32
                 if hidden <= 32768:
                     if rows >= 36:
                         if hidden <= 16383:
@@ -197,12 +197,12 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> "Config":
                         if rows >= 80:
                             if hidden <= 24576:
                                 return CLUSTER_8_WARPS_2_COLUMNS_32
-                            return SPLIT_8_WARPS_4_COLUMNS_64
+                            return CLUSTER_HALVES_WARPS_4_COLUMNS_64
                         if hidden <= 28671:
                             return CLUSTER_8_WARPS_2_COLUMNS_64
                         return CLUSTER_8_WARPS_2_COLUMNS_32
                     return CLUSTER_8_WARPS_2_COLUMNS_64
-                return SPLIT_8_WARPS_4_COLUMNS_64
+                return CLUSTER_HALVES_WARPS_4_COLUMNS_64
             if hidden <= 16384:
                 return CLUSTER_8_WARPS_4_COLUMNS_32
             if hidden <= 24576:
@@ -338,7 +338,7 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> "Config":
                     if hidden <= 20480:
                         if rows >= 200:
                             return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-                        return SPLIT_8_WARPS_4_COLUMNS_32
+                        return CLUSTER_HALVES_WARPS_4_COLUMNS_32
                     if hidden <= 24576:
                         return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                     return CLUSTER_4_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
@@ -349,9 +349,9 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> "Config":
                         return CLUSTER_8_WARPS_4_COLUMNS_32
                     if hidden <= 24576:
                         return CLUSTER_8_WARPS_4_COLUMNS_64
-                    return SPLIT_8_WARPS_4_COLUMNS_64
+                    return CLUSTER_HALVES_WARPS_4_COLUMNS_64
                 if hidden <= 32767:
-                    return SPLIT_8_WARPS_4_COLUMNS_32
+                    return CLUSTER_HALVES_WARPS_4_COLUMNS_32
                 return CLUSTER_8_WARPS_4_COLUMNS_32
             return CLUSTER_8_WARPS_4_COLUMNS_64
         if hidden <= 13312:
@@ -507,9 +507,9 @@ def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> "Config":
         if hidden <= 8192:
             return CLUSTER_8_WARPS_8_COLUMNS_32
         if hidden <= 12288:
-            return SPLIT_8_WARPS_4_COLUMNS_32
+            return CLUSTER_HALVES_WARPS_4_COLUMNS_32
         if hidden <= 13824:
-            return SPLIT_8_WARPS_8_COLUMNS_32
+            return CLUSTER_HALVES_WARPS_8_COLUMNS_32
         if hidden <= 15360:
             return CLUSTER_4_WARPS_4_COLUMNS_32
         if hidden <= 16383:
@@ -520,20 +520,20 @@ def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> "Config":
             if rows >= 70:
                 if hidden <= 20479:
                     if rows >= 768:
-                        return SPLIT_8_WARPS_4_COLUMNS_32
+                        return CLUSTER_HALVES_WARPS_4_COLUMNS_32
                     return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
                 if hidden <= 20480:
                     return CLUSTER_2_WARPS_8_COLUMNS_32
                 if rows >= 192:
                     if hidden <= 24575:
-                        return SPLIT_8_WARPS_4_COLUMNS_32
+                        return CLUSTER_HALVES_WARPS_4_COLUMNS_32
                     return CLUSTER_8_WARPS_4_COLUMNS_32
                 return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-            return SPLIT_8_WARPS_8_COLUMNS_32
+            return CLUSTER_HALVES_WARPS_8_COLUMNS_32
         return CLUSTER_8_WARPS_16_COLUMNS_32
     if hidden <= 32767:
         if rows >= 1024:
-            return SPLIT_8_WARPS_4_COLUMNS_32
+            return CLUSTER_HALVES_WARPS_4_COLUMNS_32
         return CLUSTER_8_WARPS_4_COLUMNS_32
     if rows >= 33:
         return CLUSTER_8_WARPS_8_COLUMNS_32
@@ -683,25 +683,25 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> "Confi
                 return SPLIT_8_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
             return SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT
         if rows >= 100:
-            return SPLIT_8_WARPS_2_COLUMNS_32
-        return SPLIT_8_WARPS_2_COLUMNS_64
+            return CLUSTER_HALVES_WARPS_2_COLUMNS_32
+        return CLUSTER_HALVES_WARPS_2_COLUMNS_64
     if hidden <= 28671:
         if hidden <= 24575:
             if rows >= 384:
                 return SPLIT_8_8192_WARPS_32_PER_SM_1_DEPENDENT
             if rows >= 160:
-                return SPLIT_8_WARPS_4_COLUMNS_32
-            return SPLIT_8_WARPS_4_COLUMNS_64
+                return CLUSTER_HALVES_WARPS_4_COLUMNS_32
+            return CLUSTER_HALVES_WARPS_4_COLUMNS_64
         if rows >= 384:
             return SPLIT_8_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
         if rows >= 50:
-            return SPLIT_8_WARPS_4_COLUMNS_32
-        return SPLIT_8_WARPS_4_COLUMNS_64
+            return CLUSTER_HALVES_WARPS_4_COLUMNS_32
+        return CLUSTER_HALVES_WARPS_4_COLUMNS_64
     if rows >= 384:
         return SPLIT_8_8192_WARPS_16_PER_SM_1_DEPENDENT
     if rows >= 50:
-        return SPLIT_8_WARPS_4_COLUMNS_32
-    return SPLIT_8_WARPS_4_COLUMNS_64
+        return CLUSTER_HALVES_WARPS_4_COLUMNS_32
+    return CLUSTER_HALVES_WARPS_4_COLUMNS_64
 
 
 def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> "Config":
@@ -796,12 +796,12 @@ def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> "Config
             if rows >= 220:
                 return SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT
             if rows >= 6:
-                return SPLIT_8_WARPS_4_COLUMNS_32
-            return SPLIT_8_WARPS_4_COLUMNS_64
+                return CLUSTER_HALVES_WARPS_4_COLUMNS_32
+            return CLUSTER_HALVES_WARPS_4_COLUMNS_64
         if hidden <= 12288:
             if rows >= 220:
                 return SPLIT_8_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            return SPLIT_8_WARPS_4_COLUMNS_32
+            return CLUSTER_HALVES_WARPS_4_COLUMNS_32
         if rows >= 50:
             if rows >= 100:
                 return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
@@ -814,8 +814,8 @@ def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> "Config
             if rows >= 220:
                 return SPLIT_8_4096_WARPS_32_PER_SM_1_DEPENDENT
             if rows >= 50:
-                return SPLIT_8_WARPS_4_COLUMNS_32
-            return SPLIT_8_WARPS_4_COLUMNS_64
+                return CLUSTER_HALVES_WARPS_4_COLUMNS_32
+            return CLUSTER_HALVES_WARPS_4_COLUMNS_64
         if rows >= 50:
             if rows >= 160:
                 return CLUSTER_4_WARPS_8_STAGES_2_PER_SM_2_REDUCE
@@ -924,10 +924,10 @@ def rms_norm_backward_no_dweight_batch_invariant_bfloat16(
         if rows >= 160:
             if rows >= 384:
                 return SPLIT_8_8192_WARPS_32_PER_SM_1_DEPENDENT
-            return SPLIT_8_WARPS_4_COLUMNS_32
+            return CLUSTER_HALVES_WARPS_4_COLUMNS_32
         if rows >= 20:
             return SPLIT_8_8192_WARPS_32_PER_SM_1_DEPENDENT
-        return SPLIT_8_WARPS_4_COLUMNS_32
+        return CLUSTER_HALVES_WARPS_4_COLUMNS_32
     if hidden <= 32767:
         if hidden <= 30720:
             return BLOCK_ROW_2_WARPS_16_COLUMNS_16
@@ -935,10 +935,10 @@ def rms_norm_backward_no_dweight_batch_invariant_bfloat16(
     if rows >= 160:
         if rows >= 1536:
             return SPLIT_8_8192_WARPS_32_PER_SM_1_DEPENDENT
-        return SPLIT_8_WARPS_4_COLUMNS_32
+        return CLUSTER_HALVES_WARPS_4_COLUMNS_32
     if rows >= 50:
         return SPLIT_8_8192_WARPS_32_PER_SM_1_DEPENDENT
-    return SPLIT_8_WARPS_4_COLUMNS_32
+    return CLUSTER_HALVES_WARPS_4_COLUMNS_32
 
 
 def rms_norm_backward_no_dweight_batch_invariant_float32(
@@ -1032,13 +1032,13 @@ def rms_norm_backward_no_dweight_batch_invariant_float32(
             return ROW_WARPS_16_COLUMNS_16
         if rows >= 220:
             if rows >= 300:
-                return SPLIT_8_WARPS_4_COLUMNS_32
+                return CLUSTER_HALVES_WARPS_4_COLUMNS_32
             return SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT
         if rows >= 160:
-            return SPLIT_8_WARPS_4_COLUMNS_32
+            return CLUSTER_HALVES_WARPS_4_COLUMNS_32
         if rows >= 100:
             return SPLIT_8_4096_WARPS_32_PER_SM_1_DEPENDENT
-        return SPLIT_8_WARPS_4_COLUMNS_32
+        return CLUSTER_HALVES_WARPS_4_COLUMNS_32
     if hidden <= 28672:
         if hidden <= 24575:
             return CLUSTER_8_WARPS_8_COLUMNS_32
@@ -1667,8 +1667,9 @@ class Config(NamedTuple):
     Attributes:
         schedule: row, block_row (block_row rows a program), parts (several programs a
             row, each writes a part), persistent (a fixed grid strides over the rows),
-            split, split_8 (eight parts; with finish columns a row over a cluster), or
-            cluster_2 to cluster_8 (a row over so many blocks of a cluster).
+            split, split_8 (eight parts), cluster_2 to cluster_8 (a row over so many
+            blocks of a cluster), or cluster_halves (over eight, which add in the order
+            of split_8).
         block_row: rows a program holds at once.
         num_warps: warps a program.
         num_stages: depth of the software pipeline of the row loop; in split, 2 fetches
@@ -2043,6 +2044,36 @@ CLUSTER_8_WARPS_8_COLUMNS_512 = Config(
 CLUSTER_8_WARPS_16_COLUMNS_32 = Config(
     schedule="cluster_8",
     num_warps=16,
+    finish="columns",
+    block_col=32,
+)
+CLUSTER_HALVES_WARPS_2_COLUMNS_32 = Config(
+    schedule="cluster_halves",
+    num_warps=2,
+    finish="columns",
+    block_col=32,
+)
+CLUSTER_HALVES_WARPS_2_COLUMNS_64 = Config(
+    schedule="cluster_halves",
+    num_warps=2,
+    finish="columns",
+    block_col=64,
+)
+CLUSTER_HALVES_WARPS_4_COLUMNS_32 = Config(
+    schedule="cluster_halves",
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+CLUSTER_HALVES_WARPS_4_COLUMNS_64 = Config(
+    schedule="cluster_halves",
+    num_warps=4,
+    finish="columns",
+    block_col=64,
+)
+CLUSTER_HALVES_WARPS_8_COLUMNS_32 = Config(
+    schedule="cluster_halves",
+    num_warps=8,
     finish="columns",
     block_col=32,
 )
@@ -2876,36 +2907,6 @@ SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
     finish="dependent",
     block_col=8192,
 )
-SPLIT_8_WARPS_2_COLUMNS_32 = Config(
-    schedule="split_8",
-    num_warps=2,
-    finish="columns",
-    block_col=32,
-)
-SPLIT_8_WARPS_2_COLUMNS_64 = Config(
-    schedule="split_8",
-    num_warps=2,
-    finish="columns",
-    block_col=64,
-)
-SPLIT_8_WARPS_4_COLUMNS_32 = Config(
-    schedule="split_8",
-    num_warps=4,
-    finish="columns",
-    block_col=32,
-)
-SPLIT_8_WARPS_4_COLUMNS_64 = Config(
-    schedule="split_8",
-    num_warps=4,
-    finish="columns",
-    block_col=64,
-)
-SPLIT_8_WARPS_8_COLUMNS_32 = Config(
-    schedule="split_8",
-    num_warps=8,
-    finish="columns",
-    block_col=32,
-)
 SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
     schedule="split_8",
     num_warps=16,
@@ -2974,15 +2975,15 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:233ea5dbb8a39bd32eb3024de28929c286913175dd5ba32756692d03918c1bb1",
+#   "sha256:79467488032bd5587f263f399f279372b229d5b7560ec02517cefaca7f4ca59e",
 #   "measurements": 222864, "date": "2026-11-28"},
 # "kernels": {"rms_norm_backward":
-#   "sha256:63f747fd3491d6f55f96bc1efaaebe4a6673358a55f1015b0a64efc7daecd260",
+#   "sha256:6ee4d9ec18ce6368533c4157698fbd343545f4a0acaedcf1ff6fd737a05d81b3",
 #   "rms_norm_forward":
-#   "sha256:9961d0873b7a53d89d1a0043695f83db2ee3288ce3fb14b1c32a4d750224a168"},
+#   "sha256:077666db810c70808f6dd742d5ac38dcbe39c8a7d204b43f9844cf889075b1c5"},
 # "command": {"store": "nvidia-h200", "options": {"leaves": 96, "tie_percent": 0.05,
 #   "baseline": "none", "batch_invariant": true}, "out": "nvidia_h200.py"},
-# "body": "sha256:fced18ae4ce47700f9d45b7a44cc8f8c9e035a5fa201e22295fad13fdbcd4c31",
+# "body": "sha256:7f64efe186945232d1f301b2740a40e07f1b8612c7bea9ba3e89fc27bea698ae",
 # "searched": ["rms_norm_backward bfloat16: plane, 7 % of 601146 configs",
 #   "rms_norm_backward:no_dweight bfloat16: plane, 33 % of 37833 configs",
 #   "rms_norm_backward:no_dweight float32: plane, 41 % of 30364 configs",

@@ -322,8 +322,9 @@ class Config(NamedTuple):
     Attributes:
         schedule: row, block_row (block_row rows a program), parts (several programs a
             row, each writes a part), persistent (a fixed grid strides over the rows),
-            split, split_8 (eight parts; with finish columns a row over a cluster), or
-            cluster_2 to cluster_8 (a row over so many blocks of a cluster).
+            split, split_8 (eight parts), cluster_2 to cluster_8 (a row over so many
+            blocks of a cluster), or cluster_halves (over eight, which add in the order
+            of split_8).
         block_row: rows a program holds at once.
         num_warps: warps a program.
         num_stages: depth of the software pipeline of the row loop; in split, 2 fetches
@@ -681,15 +682,15 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:9dba2f8e9d9acdeff507c5258d4bd0f38c83e4310be566dcaaa78e3346209134",
+#   "sha256:52c754dc65d199cc32b0667c4860e18f0806ad52a4942d19776c42ee6476edb6",
 #   "measurements": 5887, "date": "2026-11-27"},
 # "kernels": {"fused_add_rms_norm_backward":
-#   "sha256:fd6e1325213eb29cc61fcd6348394784815da7de841c6fd3a2a54e2fd1274433",
+#   "sha256:7f098467ab308748f9a254d968b7c5ff154f116999aa72b19a63e64dcc9e0fed",
 #   "fused_add_rms_norm_forward":
-#   "sha256:f1d8ce2b5dd98e4e9afc78d873f8e721b91af209ebe5fc068f1c83e0f4214b52"},
+#   "sha256:c5edf6dda336107605463d06a052638c705c1b8c7735f14b7a7c36040fcf1fea"},
 # "command": {"store": "nvidia-h200-fused-add-rms-norm", "options": {"leaves": 40,
 #   "batch_invariant": true}, "out": "nvidia_h200_fused_add_rms_norm.py"},
-# "body": "sha256:4ccedc857efdace1d6a62a3da834b0e88e50b95d4b5135795312b748d22575f1",
+# "body": "sha256:b652bea4e8c6061a4a2d0daf5064c63780d29b029584086d6be689b7b20c1da3",
 # "without_data": [["fused_add_rms_norm_backward", "float16", "bfloat16"],
 #   ["fused_add_rms_norm_backward", "float32", "bfloat16"],
 #   ["fused_add_rms_norm_backward:batch_invariant", "float16", "bfloat16"],

@@ -1142,16 +1142,16 @@ def lookup(
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:475c364ad3c9f63868e6d14e9e68caf8da4218d13505979680a867c843a75f5d",
+#   "sha256:025828fc1ca280a38369ba7dd91131a031e0e0548f5e829c3d9e5b76e830f05f",
 #   "measurements": 24251, "date": "2026-11-28"},
 # "kernels": {"rms_norm_quantize_fp8_block":
-#   "sha256:f149c895f7d3b91cac038b4778b568899ea3f0ceaa6d50f3bf08b2c881f13554",
+#   "sha256:967fd93b80976f31b5fe98c935a638b411117d1f1849ea64a77948b438d28cf9",
 #   "rms_norm_quantize_fp8_row":
-#   "sha256:f149c895f7d3b91cac038b4778b568899ea3f0ceaa6d50f3bf08b2c881f13554",
+#   "sha256:967fd93b80976f31b5fe98c935a638b411117d1f1849ea64a77948b438d28cf9",
 #   "rms_norm_quantize_fp8_static":
-#   "sha256:f149c895f7d3b91cac038b4778b568899ea3f0ceaa6d50f3bf08b2c881f13554",
+#   "sha256:967fd93b80976f31b5fe98c935a638b411117d1f1849ea64a77948b438d28cf9",
 #   "rms_norm_quantize_fp8_transpose":
-#   "sha256:9392417aceb6762951406aab74982e825930aee1373d872144a69f5cbc244690",
+#   "sha256:117c325f539c530bb0fe297ed3365161d7e0635aaf6269d0ec276d9cc1776167",
 #   "transpose_fp8":
 #   "sha256:5db92ca62b7414508cd15e28d8b9c3e5f0d7e3b73caf42275571a7f9b0107242"},
 # "command": {"store": "nvidia-h200-rms-norm-quantize-fp8", "options": {"leaves": 40,

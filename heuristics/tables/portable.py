@@ -607,8 +607,9 @@ class Config(NamedTuple):
     Attributes:
         schedule: row, block_row (block_row rows a program), parts (several programs a
             row, each writes a part), persistent (a fixed grid strides over the rows),
-            split, split_8 (eight parts; with finish columns a row over a cluster), or
-            cluster_2 to cluster_8 (a row over so many blocks of a cluster).
+            split, split_8 (eight parts), cluster_2 to cluster_8 (a row over so many
+            blocks of a cluster), or cluster_halves (over eight, which add in the order
+            of split_8).
         block_row: rows a program holds at once.
         num_warps: warps a program.
         num_stages: depth of the software pipeline of the row loop; in split, 2 fetches
@@ -1318,15 +1319,15 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:233ea5dbb8a39bd32eb3024de28929c286913175dd5ba32756692d03918c1bb1",
+#   "sha256:79467488032bd5587f263f399f279372b229d5b7560ec02517cefaca7f4ca59e",
 #   "measurements": 222864, "date": "2026-11-28"},
 # "kernels": {"rms_norm_backward":
-#   "sha256:63f747fd3491d6f55f96bc1efaaebe4a6673358a55f1015b0a64efc7daecd260",
+#   "sha256:6ee4d9ec18ce6368533c4157698fbd343545f4a0acaedcf1ff6fd737a05d81b3",
 #   "rms_norm_forward":
-#   "sha256:9961d0873b7a53d89d1a0043695f83db2ee3288ce3fb14b1c32a4d750224a168"},
+#   "sha256:077666db810c70808f6dd742d5ac38dcbe39c8a7d204b43f9844cf889075b1c5"},
 # "command": {"store": "nvidia-h200", "options": {"leaves": 48, "tie_percent": 0.05,
 #   "baseline": "none", "portable": true}, "out": "portable.py"},
-# "body": "sha256:1df504e98ef09cfe0c91ee87a096f5168d31b7f698295dc4a8e0e5954c05898c",
+# "body": "sha256:3374d14c8de30f9898ba08004f1f694f4589b1e7488174fb6b28871d711ecfc1",
 # "portable": true,
 # "searched": ["rms_norm_backward bfloat16: plane, 7 % of 601146 configs",
 #   "rms_norm_backward:no_dweight bfloat16: plane, 33 % of 37833 configs",

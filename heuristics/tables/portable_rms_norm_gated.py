@@ -241,8 +241,9 @@ class Config(NamedTuple):
     Attributes:
         schedule: row, block_row (block_row rows a program), parts (several programs a
             row, each writes a part), persistent (a fixed grid strides over the rows),
-            split, split_8 (eight parts; with finish columns a row over a cluster), or
-            cluster_2 to cluster_8 (a row over so many blocks of a cluster).
+            split, split_8 (eight parts), cluster_2 to cluster_8 (a row over so many
+            blocks of a cluster), or cluster_halves (over eight, which add in the order
+            of split_8).
         block_row: rows a program holds at once.
         num_warps: warps a program.
         num_stages: depth of the software pipeline of the row loop; in split, 2 fetches
@@ -605,16 +606,16 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:d8805a45d48159323d9d34ed5bc6cde3f920dfc4f41ea2a16ab9d66c90ad6f75",
+#   "sha256:f8978bffec2b1ad779144fdeecdd2ebe9079b6a1a102ea12ef237ba3000722d2",
 #   "measurements": 28295, "date": "2026-11-28"},
 # "kernels": {"rms_norm_gated_backward":
-#   "sha256:7a70df27656cba0f65ef412bde8cab4d41e157f88eec0593f184928e4e81f60c",
+#   "sha256:ff1208d61acbaacd6a75a4c189d1f42c7e0822ef9fef958c3b31559c735e953a",
 #   "rms_norm_gated_forward":
-#   "sha256:1b8a2665a3961db9f1a9b05a4d6c4be3c98905159c5aceb34cccec70fe1c35c9"},
+#   "sha256:623f6b4681aa8fd664b7f34bda6b1cb7e3fc7aa7b0dd520a617442531ec3ee4a"},
 # "command": {"store": "nvidia-h200-rms-norm-gated", "options": {"leaves": 48,
 #   "tie_percent": 0.05, "baseline": "none", "portable": true}, "out":
 #   "portable_rms_norm_gated.py"},
-# "body": "sha256:0ea77bd0ceb8d0712b8f0a58f877394acc04fdff431aa939f1f74c3a7224ad96",
+# "body": "sha256:57f7ff2fafd3bfd4554affaf8d1e64c17d62e2baba21206858446cccca753a81",
 # "portable": true,
 # "without_data": [["rms_norm_gated_backward", "float16", "bfloat16"],
 #   ["rms_norm_gated_forward", "float16", "bfloat16"], ["rms_norm_gated_forward",

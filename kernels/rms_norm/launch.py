@@ -47,13 +47,15 @@ _MOST_LOOPED_NARROW_CHUNKS = 4
 # Longest part in narrow chunks without a loop. It is that of a loop of 512 threads, so that few rows are summed in the
 # same order as many.
 _MOST_NARROW_COLUMNS = 16384
-# Parts of a row, by schedule. With the finish `columns`, `split_8` has a cluster for each row.
+# Parts of a row, by schedule.
 SPLITS = {"split": 1, "split_8": 8}
 # Part of the multiprocessors that a fixed grid of clusters takes: a cluster lies within a group of them, whose numbers
 # differ. On an H200 30 clusters of four blocks run at once, not 33: 303 us against 346 at 4096 x 32768 in bfloat16.
 _ELEVENTHS = {2: 11, 4: 10}
+# The blocks of such a cluster add their parts of a row in halves, as one program adds those of `split_8`.
+HALVES = "cluster_halves"
 # Blocks of a cluster, by schedule; eight are the most that every GPU with clusters has (CUDA C++ Programming Guide).
-CLUSTERS = {"cluster_2": 2, "cluster_4": 4, "cluster_8": 8}
+CLUSTERS = {"cluster_2": 2, "cluster_4": 4, "cluster_8": 8, HALVES: SPLITS["split_8"]}
 
 
 def resolve_forward(
@@ -89,7 +91,7 @@ def resolve_backward(
     and clusters finish as `columns`, up to `MAX_COLUMNS_ROWS` rows if there is a weight gradient.
     """
     wants_dweight = Dweight.of(problem) is Dweight.COMPUTED
-    blocks = _blocks(config)
+    blocks = CLUSTERS.get(config.schedule, 0)
     if config.schedule in ("row", "block_row") and config.finish != "columns":
         raise IllegalConfigError(f"finish {config.finish!r} needs a grid of fixed size")
     if config.schedule in ("row", "block_row") or (blocks and config.finish == "columns"):
@@ -119,20 +121,13 @@ def resolve_backward(
     return launch._replace(grid=grid, workspace=grid * problem.hidden, finish=finish)
 
 
-def _blocks(config: Config) -> int:
-    """Blocks of a cluster that have a row; 0 without clusters."""
-    if config.schedule == "split_8":
-        return SPLITS["split_8"] if config.finish == "columns" else 0
-    return CLUSTERS.get(config.schedule, 0)
-
-
 def _unknown_schedule(config: Config, problem: Problem) -> IllegalConfigError:
     return IllegalConfigError(f"schedule {config.schedule!r} does not exist for {problem.operator}")
 
 
 def _columns(config: Config, problem: Problem, target: Target, alignment: int | None, wants_dweight: bool) -> Launch:
     """A program a block of rows, or a cluster a row; for the weight gradient, programs of `block_col` columns each."""
-    blocks = _blocks(config)
+    blocks = CLUSTERS.get(config.schedule, 0)
     if blocks:
         rows = _cluster(config, problem, target, alignment)
     else:
@@ -162,8 +157,8 @@ def _columns(config: Config, problem: Problem, target: Target, alignment: int | 
 
 def _cluster_chunk(config: Config, problem: Problem, threads: int, looped: bool) -> int:
     """Columns of a chunk of the part of a row that a block of a cluster has, in so many threads."""
-    part = -(-problem.hidden // _blocks(config))
-    if config.schedule in SPLITS:  # one access a thread, so that one program has its chunks of all parts in registers
+    part = -(-problem.hidden // CLUSTERS[config.schedule])
+    if config.schedule == HALVES:  # one access a thread, so that one program has its chunks of all parts in registers
         sizes = [16 // ITEMSIZE[problem.dtype] * threads]
     else:
         narrow, wide = (each * threads for each in _CHUNK_ELEMENTS_PER_THREAD)
@@ -175,7 +170,7 @@ def _cluster_chunk(config: Config, problem: Problem, threads: int, looped: bool)
 
 def _cluster(config: Config, problem: Problem, target: Target, alignment: int | None, looped: bool = False) -> Launch:
     """A row over the blocks of a cluster, each of which holds a part of its columns."""
-    blocks = _blocks(config)
+    blocks = CLUSTERS[config.schedule]
     if not target.has_clusters:
         raise IllegalConfigError(f"{target.name} has no clusters of programs")
     threads = threads_of(config, target)
@@ -197,6 +192,6 @@ def _cluster(config: Config, problem: Problem, target: Target, alignment: int | 
         chunks=chunks,
         parts=blocks,
         num_ctas=blocks,
-        in_halves=config.schedule in SPLITS,
+        in_halves=config.schedule == HALVES,
         row_layout=row_layout(1, block_col, config, problem, target, 16),
     )

@@ -14,6 +14,7 @@ from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.rms_norm.launch import (
     CLUSTERS,
+    HALVES,
     MAX_BACKWARD_ELEMENTS_PER_THREAD,
     MAX_FORWARD_ELEMENTS_PER_THREAD,
     SPLITS,
@@ -24,7 +25,7 @@ from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import LEAST_PART_COLUMNS, Launch, next_power_of_2
 from normtune.kernels.tiles.trial import trial
 
-SCHEDULES = ("row", "block_row", "parts", "persistent", "split", "split_8", "cluster_2", "cluster_4", "cluster_8")
+SCHEDULES = ("row", "block_row", "parts", "persistent", *SPLITS, *CLUSTERS)
 FINISHES = ("none", "reduce", "dependent", "columns")
 LIGER_MAX_HIDDEN = 65536
 
@@ -35,8 +36,8 @@ class RMSNormConfig(Config):
     schedule: Annotated[
         str,
         "row, block_row (block_row rows a program), parts (several programs a row, each writes a part), persistent (a "
-        "fixed grid strides over the rows), split, split_8 (eight parts; with finish columns a row over a cluster), or "
-        "cluster_2 to cluster_8 (a row over so many blocks of a cluster).",
+        "fixed grid strides over the rows), split, split_8 (eight parts), cluster_2 to cluster_8 (a row over so many "
+        "blocks of a cluster), or cluster_halves (over eight, which add in the order of split_8).",
     ]
     block_row: Annotated[int, "rows a program holds at once."] = 1
     num_warps: Annotated[int, "warps a program."] = 4
@@ -62,7 +63,7 @@ class RMSNormConfig(Config):
         The columns of a chunk or slice follow the word that they belong to: `SPLIT_4096_WARPS_16`,
         `ROW_WARPS_4_COLUMNS_32`, `ROW_WARPS_4_CHUNKS_16`.
         """
-        of_chunks = self.schedule in ("split", "split_8") and self.finish != "columns"
+        of_chunks = self.schedule in SPLITS
         parts = [identifier(self.schedule)]
         if of_chunks and self.block_col:
             parts.append(str(self.block_col))
@@ -115,7 +116,7 @@ _CLUSTER_SLICES = {
     "cluster_2": (32, 64),
     "cluster_4": (32, 64, 256, 512),
     "cluster_8": (32, 64, 128, 256, 512, 1024),
-    "split_8": (32, 64),
+    HALVES: (32, 64),
 }
 # With fewer rows a fixed grid of clusters has one each, and reads its partial sums for nothing.
 _LEAST_LOOPED_CLUSTERS = 128
@@ -316,8 +317,7 @@ def _clusters(
         return []
     configs: list[Config] = []
     for schedule, num_warps, slice_col in product(schedules, warps, slices):
-        blocks = CLUSTERS.get(schedule) or SPLITS[schedule]
-        held = next_power_of_2(problem.hidden) / (blocks * target.warp_size * num_warps)
+        held = next_power_of_2(problem.hidden) / (CLUSTERS[schedule] * target.warp_size * num_warps)
         if elements[0] <= held <= elements[1]:
             configs.append(RMSNormConfig(schedule, 1, num_warps, 1, 0, "columns", slice_col))
     return configs
@@ -329,16 +329,15 @@ def _default_clusters(problem: Problem, target: Target) -> list[Config]:
     if has_dweight and problem.rows > _MOST_CLUSTER_ROWS:
         return []
     warps, slices = ((4,), (32, 64)) if has_dweight else ((4, 8), (32,))
-    chosen = _clusters(problem, target, (*CLUSTERS,), warps, slices, (8, 32))
-    if has_dweight:
-        chosen = [config for config in chosen if config.schedule != "cluster_2"]
+    schedules = ("cluster_4", "cluster_8") if has_dweight else ("cluster_2", "cluster_4", "cluster_8")
+    chosen = _clusters(problem, target, schedules, warps, slices, (8, 32))
     if problem.hidden > 8192:
-        chosen += _clusters(problem, target, ("split_8",), (_part_warps(problem),), slices, (8, 64))
+        chosen += _clusters(problem, target, (HALVES,), (_part_warps(problem),), slices, (8, 64))
     return chosen
 
 
 def _part_warps(problem: Problem) -> int:
-    """Warps of an eighth of a row in `split_8`: 1.3 to 1.5 times the best with 4 at many rows of 8704, 1.1 with 2."""
+    """Warps of an eighth of a row: 1.3 to 1.5 times the best with 4 at many rows of 8704, 1.1 with 2."""
     return 2 if problem.hidden * ITEMSIZE[problem.dtype] <= 32768 else 4
 
 

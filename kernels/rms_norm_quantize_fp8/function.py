@@ -7,7 +7,7 @@ of the outputs `y` and `sum`, whose gradients are those of `rms_norm_backward`. 
 of its output, so one that arrived at q would be rounded to FP8 without a scale: q has no graph.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
@@ -23,117 +23,131 @@ from normtune.kernels.calling.family import OpFamily
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.fused_add_rms_norm.function import rms_norm_backward
 from normtune.kernels.mode import Mode, Product
-from normtune.kernels.operator import IllegalConfigError
+from normtune.kernels.operator import operator
+from normtune.kernels.problem import OUTPUT, ROWS_HIDDEN, Problem
 from normtune.kernels.rms_norm_quantize_fp8.launch import (
     BLOCK,
     FAMILY,
     SCALINGS,
     TRANSPOSE,
+    WORD,
     Amax,
     Norm,
     NormOutput,
     QuantizedDtype,
-    QuantizeModes,
     Residual,
     RstdOutput,
+    ScaleFormat,
     ScaleLayout,
     blocks_of,
-    check_target,
-    modes_of,
-    padded_rows,
+    scaling_of,
 )
 from normtune.kernels.rms_norm_quantize_fp8.operator import SPECS
-from normtune.kernels.target import Target
 from normtune.kernels.transpose_fp8.function import transpose_fp8
 
 OUTPUTS = ("sum", "q", "scale", "amax", "y", "rstd", "q_t")
 
 
 class QuantizeDecomposition(NamedTuple):
-    """The formula of an operation in these modes."""
+    """The formula of an operation, in the modes of a problem of any shape."""
 
-    modes: QuantizeModes
+    problem: Problem
 
-    def forward(self, x: Tensor, weight: Tensor | None, *arguments: Any) -> list[Tensor]:
-        """The outputs in the order of `OUTPUTS`; `arguments`: residual, scale and amax where the modes have them."""
-        rest = list(arguments)
-        residual = rest.pop(0).reshape(-1, x.shape[-1]) if self.modes.has_residual else None
-        scale = rest.pop(0) if self.modes.scaling == "static" else None
-        amax = rest.pop(0) if self.modes.has_amax and self.modes.accumulates else None
-        results = outputs(self.modes, x.reshape(-1, x.shape[-1]), weight, residual, scale, *rest)
+    def forward(self, *arguments: Any) -> list[Tensor]:
+        """The outputs, in order; `arguments` are the inputs, then the scalars."""
+        spec = operator(self.problem.operator)
+        buffers = spec.buffers(self.problem)
+        inputs = [buffer.name for buffer in buffers if buffer.role != OUTPUT]
+        named = dict(zip((*inputs, *spec.scalars), arguments, strict=True))
+        x, amax = named["x"], named.pop("amax", None)
+        results = outputs(self.problem, {buffer.name for buffer in buffers}, **named)
         if amax is not None:
-            amax.copy_(torch.maximum(amax, results.pop("amax")))
+            amax.copy_(torch.maximum(amax, results["amax"]))
         return [
-            results[name].view(x.shape) if name in ("sum", "q", "y") else results[name]
-            for name in OUTPUTS
-            if name in results
+            results[buffer.name].view(x.shape) if buffer.axes == ROWS_HIDDEN else results[buffer.name]
+            for buffer in buffers
+            if buffer.role == OUTPUT
         ]
 
 
 def outputs(
-    modes: QuantizeModes,
+    problem: Problem,
+    names: Collection[str],
     x: Tensor,
     weight: Tensor | None,
-    residual: Tensor | None,
-    scale: Tensor | None,
     eps: float,
     offset: float,
     least_amax: float = 0.0,
+    residual: Tensor | None = None,
+    scale: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """`q`, and those of `sum`, `scale`, `amax`, `y`, `rstd` and `q_t` that the modes have.
+    """`q`, and those of `sum`, `scale`, `amax`, `y`, `rstd` and `q_t` that `names` has.
 
-    `x` and `residual` are (rows, hidden); a weight that is None leaves rows normalized; `scale` (1,) is that of the
-    scaling `static`.
+    `x` and `residual` are (..., hidden), the outputs matrices (rows, hidden); a weight that is None leaves rows
+    normalized; `scale` (1,) is that of the scaling `static`. The problem has the modes, at any shape.
     """
     by_name: dict[str, Tensor] = {}
-    wide = x.float().contiguous()  # torch sums in an order that depends on strides
+    scaling, fp8, hidden = scaling_of(problem), QuantizedDtype.of(problem), x.shape[-1]
+    wide = x.reshape(-1, hidden).float().contiguous()  # torch sums in an order that depends on strides
     if residual is not None:
-        wide = wide + residual.float()
+        wide = wide + residual.reshape(-1, hidden).float()
         by_name["sum"] = wide.to(x.dtype)
-        if modes.rounds_sum:
+        if Residual.of(problem) is Residual.ROUNDED:
             wide = by_name["sum"].float()
     squares = wide.square()
     # torch divides a single row among threads and would sum it in another order than one of several rows.
     means = (squares.expand(2, -1) if squares.shape[0] == 1 else squares).mean(-1, keepdim=True)[: squares.shape[0]]
     rstd = torch.rsqrt(means + eps)
     norm = wide * rstd
-    if modes.rounds_product:
+    if Product.of(problem) is Product.ROUNDED:
         norm = norm.to(x.dtype).float()
     if weight is not None:
         norm = norm * (weight.float() + offset)
-    if modes.rounds_norm:
+    if Norm.of(problem) is Norm.ROUNDED:
         norm = norm.to(x.dtype).float()
-    if modes.has_rstd:
+    if "rstd" in names:
         by_name["rstd"] = rstd.reshape(-1)
-    if modes.has_y:
+    if "y" in names:
         by_name["y"] = norm.to(x.dtype)
-    if modes.has_amax:
+    if "amax" in names:
         by_name["amax"] = norm.abs().amax().reshape(1) if norm.numel() else x.new_zeros(1, dtype=torch.float32)
-    blocks = norm.unsqueeze(1)
-    if modes.scaling == "block":
-        hidden = norm.shape[1]
-        blocks = torch.nn.functional.pad(norm, (0, -hidden % BLOCK)).view(-1, blocks_of(hidden), BLOCK)
-    if modes.scaling == "static":
-        assert scale is not None
-        wide_scale = scale
-    elif modes.scaling == "tensor":
-        wide_scale = by_name["scale"] = by_name["amax"].clamp(min=least_amax) / modes.largest
-    else:
-        wide_scale = blocks.abs().amax(2, keepdim=True).clamp(min=least_amax) / modes.largest
-        by_name["scale"] = stored(modes, wide_scale.squeeze(2))
-    q = (blocks * wide_scale.reciprocal()).clamp(-modes.largest, modes.largest).to(getattr(torch, modes.q_dtype))
-    by_name["q"] = q.flatten(1)[:, : norm.shape[1]].contiguous()
-    if modes.has_transpose:
+    blocks = in_blocks(norm) if scaling == "block" else norm.unsqueeze(1)
+    if scale is None:
+        amax = by_name["amax"] if scaling == "tensor" else blocks.abs().amax(2, keepdim=True)
+        scale = amax.clamp(min=least_amax) / fp8.largest
+        if ScaleFormat.of(problem) is not ScaleFormat.FLOAT32:
+            scale = power_of_two(scale)
+        by_name["scale"] = scale if scaling == "tensor" else stored(problem, scale.squeeze(2))
+    q = (blocks * scale.reciprocal()).clamp(-fp8.largest, fp8.largest).to(getattr(torch, fp8.dtype))
+    by_name["q"] = q.flatten(1)[:, :hidden].contiguous()
+    if "q_t" in names:
         by_name["q_t"] = transposed(by_name["q"])
     return by_name
 
 
-def stored(modes: QuantizeModes, scale: Tensor) -> Tensor:
-    """Scales (rows, blocks) flattened in memory order."""
-    if modes.is_column_major:
-        rows = scale.shape[0]
-        scale = torch.nn.functional.pad(scale.T, (0, padded_rows(rows) - rows))
-    return scale.reshape(-1)
+def in_blocks(norm: Tensor) -> Tensor:
+    """Rows (rows, hidden) in their blocks (rows, blocks, 128), padded with zeros after the last column."""
+    rows, hidden = norm.shape
+    return torch.nn.functional.pad(norm, (0, -hidden % BLOCK)).view(rows, blocks_of(hidden), BLOCK)
+
+
+def power_of_two(quotient: Tensor) -> Tensor:
+    """Float32 quotients rounded up to powers of two from 2^-126 to 2^127; infinite ones and NaN become 2^127."""
+    bits = quotient.view(torch.int32) & 0x7FFFFFFF
+    exponent = (bits >> 23) + ((bits & 0x7FFFFF) != 0)
+    return (exponent.clamp(1, 254) << 23).view(torch.float32)
+
+
+def stored(problem: Problem, scale: Tensor) -> Tensor:
+    """Scales (rows, blocks) as they are stored, flattened in memory order."""
+    scale_format, is_column_major = ScaleFormat.of(problem), ScaleLayout.of(problem) is ScaleLayout.COLUMN_MAJOR
+    rows, blocks = scale.shape
+    if scale_format.has_bytes:
+        scale = (scale.float().view(torch.int32) >> 23).to(torch.uint8)
+    padding = scale_format.padded_rows(rows) - rows if is_column_major else 0
+    scale = torch.nn.functional.pad(scale, (0, scale_format.padded_blocks(blocks) - blocks, 0, padding))
+    words = scale.unflatten(1, (-1, WORD if scale_format is ScaleFormat.UE8M0_PACKED else 1))
+    return (words.transpose(0, 1) if is_column_major else words).reshape(-1)
 
 
 INPUTS = ("x", "weight", "residual", "scale")
@@ -146,40 +160,31 @@ def _without_offset(tensors: Sequence[Tensor | None], scalars: tuple[float, ...]
     return (eps, 0.0 if tensors[1] is None else offset, *rest)
 
 
-def _checks(has_residual: bool, tensors: Sequence[Any]) -> None:
+def _checks(mode: Residual, tensors: Sequence[Any]) -> None:
     x = tensors[0]
     if x.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise ValueError(f"x is {x.dtype}: expected bfloat16, float16 or float32")
     if x.dim() == 0 or x.shape[-1] == 0:
         raise ValueError(f"x has shape {tuple(x.shape)}: expected (..., hidden), hidden at least 1")
-    residual = tensors[2] if has_residual else None
+    residual = None if mode is Residual.NONE else tensors[2]
     if isinstance(residual, Tensor) and residual.dtype != x.dtype:
         raise ValueError(f"residual is {residual.dtype}: expected {x.dtype}, as x")
-
-
-def _is_for_target(modes: QuantizeModes, target: Target) -> bool:
-    try:
-        check_target(modes, target)
-    except IllegalConfigError:
-        return False
-    return True
 
 
 def _operation(scaling: str, variant: str) -> Operation:
     spec = SPECS[scaling]
     problem = spec.problem(1, 1, "float32", variant)
-    modes = modes_of(problem)
     return Operation(
         name=FAMILY,
         forward=spec,
-        formula=QuantizeDecomposition(modes),
+        formula=QuantizeDecomposition(problem),
         defaults={name: _DEFAULTS[name] for name in spec.scalars},
         optional=("weight",),
         scalars_of=_without_offset,
         modes=tuple(mode.of(problem) for mode in spec.modes),
-        checks=partial(_checks, modes.has_residual),
-        is_for_target=partial(_is_for_target, modes),
-        marked=("rstd",) if modes.has_rstd else (),
+        checks=partial(_checks, Residual.of(problem)),
+        is_for_target=lambda target: spec.is_legal(spec.default_config(problem, target), problem, target),
+        marked=("rstd",) if RstdOutput.of(problem) is RstdOutput.STORED else (),
     )
 
 
@@ -274,6 +279,7 @@ ROUNDINGS: dict[str, tuple[Mode, ...]] = {
     "norm": (Norm.ROUNDED,),
     "product": (Norm.ROUNDED, Product.ROUNDED),
 }
+FORMATS = {member.name.lower(): member for member in ScaleFormat}
 LAYOUTS = {"row_major": ScaleLayout.ROW_MAJOR, "column_major": ScaleLayout.COLUMN_MAJOR}
 _DTYPES = {getattr(torch, member.dtype): member for member in QuantizedDtype}
 
@@ -284,7 +290,8 @@ class Quantized(NamedTuple):
     Attributes:
         q: of x's shape, FP8.
         scale: float32, the dequantization factor: the argument (`static`), (1,) (`tensor`), (..., 1) (`row`) or
-            (..., blocks) (`block`).
+            (..., blocks) (`block`). With scale_format "ue8m0_bytes" float8_e8m0fnu of that shape; with "ue8m0_packed"
+            int32 (..., ceil(blocks / 4)), of `row` (..., 1).
         amax: (1,) float32, largest magnitude of the norm over the whole tensor, or the argument `amax`; None unless
             requested or the scaling is `tensor`.
         y: the norm in x's dtype; None unless requested.
@@ -314,7 +321,8 @@ def rms_norm_quantize_fp8(
     residual: Tensor | None = None,
     round_sum: bool = False,
     rounding: str = "float32",
-    layout: str = "row_major",
+    scale_format: str = "float32",
+    scale_layout: str = "row_major",
     return_amax: bool = False,
     amax: Tensor | None = None,
     return_y: bool = False,
@@ -331,6 +339,11 @@ def rms_norm_quantize_fp8(
     scale is max(amax, least_amax) / largest. NaN in x gives NaN in q, amax and a computed scale; a norm that
     overflows float32 has the scale inf.
 
+    A UE8M0 scale is the least power of two that is not below that quotient, from 2^-126 to 2^127, and q is computed
+    with it. It is finite: a norm that is infinite or NaN has the scale 2^127, with which infinity becomes `largest` and
+    NaN stays NaN. This is the formula of DeepGEMM's `ceil_to_ue8m0`. The byte of a scale is its exponent + 127, 1 to
+    254, as in the OCP Microscaling Formats (MX) Specification 1.0, whose own conversion rounds down and saturates.
+
     The kernels run on GPUs with instructions for FP8 (NVIDIA from sm_89 on, AMD's gfx942), rows of up to 65536 elements
     and up to 2^30 of them. On other devices, and for longer rows, the same is composed of torch's operations. The fnuz
     dtypes, which gfx942 has, were compiled for it, but never run on one.
@@ -343,8 +356,12 @@ def rms_norm_quantize_fp8(
     Engine's forward with delayed scaling is `static` with `amax`, its scale being the reciprocal of this one, and with
     current scaling `tensor` with rounding "norm" and its `amax_epsilon` as least_amax (0 is none here: its scale of
     zeros is 1). torchao's tensorwise scaling of a norm is that with least_amax 1e-12.
-    DeepGEMM's `per_token_cast_to_fp8` of a norm is `block` with rounding "norm" and least_amax 1e-4; it reads scales in
-    the layout "column_major".
+    DeepGEMM's `per_token_cast_to_fp8` of a norm is `block` with rounding "norm" and least_amax 1e-4; with `use_ue8m0`
+    that is scale_format "ue8m0". Its kernels read scales with scale_layout "column_major": on sm_90 float32, on sm_100
+    "ue8m0_packed", as `get_mn_major_tma_aligned_packed_ue8m0_tensor` makes them. The groups of 128 of vLLM's
+    `per_token_group_quant_fp8_packed_for_deepgemm` are the same with least_amax 4.48e-8, those of sglang's
+    `sglang_per_token_group_quant_fp8` with `scale_ue8m0` with 1e-10. aiter's `rmsnorm_quant` with groups of 128 and
+    scales of a byte is "ue8m0_bytes". In these three NaN and infinities have other scales.
 
     Args:
         x: (..., hidden), bfloat16, float16 or float32, hidden at least 1.
@@ -363,8 +380,12 @@ def rms_norm_quantize_fp8(
         rounding: of the norm before its amax and quantization: "float32", none; "norm", to x's dtype, as in `rms_norm`
             followed by a quantization; "product", x * rstd is rounded to x's dtype before it is multiplied by the
             weight, and the norm is rounded as well.
-        layout: of the scales of `block`: "row_major", or "column_major" with strides (1, rows rounded up to 4), as
-            NVIDIA's tensor memory accelerator reads them; the padding holds zeros.
+        scale_format: of the scales of `row` and `block`: "float32"; "ue8m0", powers of two in float32; "ue8m0_bytes",
+            their exponents + 127 as float8_e8m0fnu; "ue8m0_packed", the bytes of four blocks in an int32, the first one
+            in its lowest bits, with zeros behind the last block.
+        scale_layout: of the scales of `block`: "row_major", or "column_major" with strides (1, rows rounded up), as
+            NVIDIA's tensor memory accelerator reads them. Rows are rounded up to 16 bytes: to 4, or to 16 with
+            "ue8m0_bytes"; the padding holds zeros.
         return_amax: also return the amax of the tensor, for `static` and `tensor`; the caller clears nothing.
         amax: (1,) or () float32, not negative, on x's device, only for `static`, instead of `return_amax`: updated to
             the maximum of itself and of the tensor's amax, in the launch that quantizes. An in-place change for
@@ -389,24 +410,23 @@ def rms_norm_quantize_fp8(
         TypeError: an argument has the wrong type: a tensor, number, text, dtype or flag.
         ValueError: another property is wrong; the message names the argument and its value. Nothing was launched.
     """
-    tensors = (x, weight, residual, scale, amax)
-    if has_torch_function_variadic(*tensors):
-        options: dict[str, Any] = {"eps": eps, "offset": offset, "scale": scale, "scaling": scaling, "dtype": dtype}
-        options |= {"residual": residual, "round_sum": round_sum, "rounding": rounding, "layout": layout}
-        options |= {"return_amax": return_amax, "amax": amax, "return_y": return_y, "return_rstd": return_rstd}
-        options |= {"return_transpose": return_transpose, "least_amax": least_amax}
-        options |= {"batch_invariant": batch_invariant}
-        result: Quantized = handle_torch_function(rms_norm_quantize_fp8, tensors, x, weight, **options)
+    if has_torch_function_variadic(x, weight, residual, scale, amax):
+        named = dict(locals())  # the arguments, as nothing else has a name yet
+        tensors = (x, weight, residual, scale, amax)
+        result: Quantized = handle_torch_function(
+            rms_norm_quantize_fp8, tensors, named.pop("x"), named.pop("weight"), **named
+        )
         return result
     read = {"x": x, "weight": weight, "residual": residual, "scale": scale, "amax": amax}
     is_graded = return_y is True and needs_gradient(read)
     returned = (return_amax, return_y, is_graded if return_rstd is False else return_rstd, return_transpose)
-    choice = (scaling, dtype, rounding, layout, round_sum, *returned, residual is not None, amax is not None)
+    of_scales = (scale_format, scale_layout)
+    choice = (scaling, dtype, rounding, *of_scales, round_sum, *returned, residual is not None, amax is not None)
     try:
-        modes, choices = _checked_settings(*choice) if torch.compiler.is_compiling() else _kept_settings(*choice)
-    except TypeError:  # also of values that cannot be kept
-        modes, choices = _checked_settings(*choice)
-    _check_scale(modes, scale)
+        choices = _checked_choices(*choice) if torch.compiler.is_compiling() else _cached_choices(*choice)
+    except TypeError:  # also of values that cannot be hashed
+        choices = _checked_choices(*choice)
+    _check_scale(scaling, scale)
     if amax is not None:
         _check_one("amax", amax)
         if amax is scale or amax.requires_grad:
@@ -419,17 +439,24 @@ def rms_norm_quantize_fp8(
     read["amax"] = None if amax is None else amax.view(1)
     scalars = {"eps": eps, "offset": offset, "least_amax": least_amax}
     call = straight_through if is_graded else quantize
-    quantized = _quantized(modes, call(choices, read, scalars, batch_invariant), x, scale, amax)
-    if return_transpose and not modes.has_transpose:
+    outputs = call(choices, read, scalars, batch_invariant)
+    outputs["scale"] = _shaped(outputs["scale"], x, scaling, *of_scales) if scale is None else scale
+    if amax is not None:
+        outputs["amax"] = amax
+    if "rstd" in outputs:
+        outputs["rstd"] = outputs["rstd"].view(x.shape[:-1])
+    quantized = Quantized(**outputs)
+    if return_transpose and quantized.q_t is None:
         quantized = quantized._replace(q_t=transpose_fp8(quantized.q.view(-1, x.shape[-1])))
     return quantized._replace(rstd=None) if is_graded and not return_rstd else quantized
 
 
-def _checked_settings(
+def _checked_choices(
     scaling: str,
     dtype: torch.dtype,
     rounding: str,
-    layout: str,
+    scale_format: str,
+    scale_layout: str,
     round_sum: bool,
     return_amax: bool,
     return_y: bool,
@@ -437,22 +464,19 @@ def _checked_settings(
     return_transpose: bool,
     has_residual: bool,
     accumulates: bool,
-) -> tuple[QuantizeModes, tuple[str, str]]:
-    """Checked settings of a call, and its operator and variant as `quantize` takes them.
+) -> tuple[str, str]:
+    """The operator and variant of a call, as `quantize` takes them.
 
     Raises:
         TypeError, ValueError: an argument is wrong.
     """
-    for name, value, allowed in (
-        ("scaling", scaling, SCALINGS),
-        ("rounding", rounding, tuple(ROUNDINGS)),
-        ("layout", layout, tuple(LAYOUTS)),
-    ):
-        check_choice(name, value, allowed)
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"dtype is {dtype!r}: expected one of {', '.join(map(str, _DTYPES))}")
-    if dtype not in _DTYPES:
-        raise ValueError(f"dtype is {dtype}: expected one of {', '.join(map(str, _DTYPES))}")
+    check_choice("scaling", scaling, SCALINGS)
+    check_choice("rounding", rounding, ROUNDINGS)
+    check_choice("scale_format", scale_format, FORMATS)
+    check_choice("scale_layout", scale_layout, LAYOUTS)
+    if not isinstance(dtype, torch.dtype) or dtype not in _DTYPES:
+        error = ValueError if isinstance(dtype, torch.dtype) else TypeError
+        raise error(f"dtype is {dtype!r}: expected one of {', '.join(map(str, _DTYPES))}")
     flags = {"round_sum": round_sum, "return_amax": return_amax}
     flags |= {"return_y": return_y, "return_rstd": return_rstd, "return_transpose": return_transpose}
     for name, flag in flags.items():
@@ -462,8 +486,10 @@ def _checked_settings(
     for name in ("return_amax", "return_transpose"):
         if flags[name] and scaling not in ("static", "tensor"):
             raise ValueError(f"{name} is True with scaling {scaling!r}: expected 'static' or 'tensor'")
-    if layout != "row_major" and scaling != "block":
-        raise ValueError(f"layout is {layout!r} with scaling {scaling!r}: expected 'block'")
+    if scale_format != "float32" and scaling not in ("row", "block"):
+        raise ValueError(f"scale_format is {scale_format!r} with scaling {scaling!r}: expected 'row' or 'block'")
+    if scale_layout != "row_major" and scaling != "block":
+        raise ValueError(f"scale_layout is {scale_layout!r} with scaling {scaling!r}: expected 'block'")
     members = [_DTYPES[dtype], *ROUNDINGS[rounding]]
     if return_y:
         members.append(NormOutput.STORED)
@@ -474,25 +500,25 @@ def _checked_settings(
     if scaling == "static":
         members.append(Amax.IN_PLACE if accumulates else Amax.NEW if return_amax else Amax.NONE)
     if scaling == "block":
-        members.append(LAYOUTS[layout])
+        members.append(LAYOUTS[scale_layout])
+    if scaling in ("row", "block"):
+        members.append(FORMATS[scale_format])
     kind = TRANSPOSE if return_transpose and scaling == "static" else scaling
-    variant = SPECS[kind].variant(*members)
-    return modes_of(SPECS[kind].problem(1, 1, "float32", variant)), (kind, variant)
+    return kind, SPECS[kind].variant(*members)
 
 
 # Compilers call it instead of tracing it and its caches, since the result depends on strings, flags and a dtype only.
-_checked_settings._dynamo_marked_constant = True  # type: ignore[attr-defined]
-_kept_settings = lru_cache(typed=True)(_checked_settings)  # 1 is no flag, though equal to True
+_checked_choices._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_cached_choices = lru_cache(typed=True)(_checked_choices)  # 1 is no flag, though equal to True
 
 
-def _check_scale(modes: QuantizeModes, scale: Any) -> None:
-    if modes.scaling != "static":
-        if scale is not None:
-            raise ValueError(f"scale is given with scaling {modes.scaling!r}, which computes scales: expected None")
-        return
-    if scale is None:
+def _check_scale(scaling: str, scale: Any) -> None:
+    if scaling == "static" and scale is None:
         raise ValueError("scale is None with scaling 'static': expected a float32 tensor (1,)")
-    _check_one("scale", scale)
+    if scaling == "static":
+        _check_one("scale", scale)
+    elif scale is not None:
+        raise ValueError(f"scale is given with scaling {scaling!r}, which computes scales: expected None")
 
 
 def _check_one(name: str, one: Any) -> None:
@@ -501,24 +527,19 @@ def _check_one(name: str, one: Any) -> None:
         raise ValueError(f"{name} is {one.dtype} with shape {tuple(one.shape)}: expected float32, (1,) or ()")
 
 
-def _quantized(
-    modes: QuantizeModes, outputs: dict[str, Tensor], x: Tensor, scale: Tensor | None, amax: Tensor | None
-) -> Quantized:
+def _shaped(scale: Tensor, x: Tensor, scaling: str, scale_format: str, scale_layout: str) -> Tensor:
+    """The computed scales of x's rows, in the shape and dtype that a call returns."""
+    if scaling == "tensor":
+        return scale
     leading, hidden = x.shape[:-1], x.shape[-1]
-    if modes.scaling == "row":
-        outputs["scale"] = outputs["scale"].view(*leading, 1)
-    elif modes.scaling == "block":
-        blocks = blocks_of(hidden)
-        if modes.is_column_major:
-            strides = [prod(leading[index:]) for index in range(1, len(leading) + 1)]
-            # A slice would make torch.export specialise on whether there is padding.
-            outputs["scale"] = outputs["scale"].as_strided((*leading, blocks), (*strides, padded_rows(prod(leading))))
-        else:
-            outputs["scale"] = outputs["scale"].view(*leading, blocks)
-    elif scale is not None:
-        outputs["scale"] = scale
-    if amax is not None:
-        outputs["amax"] = amax
-    if "rstd" in outputs:
-        outputs["rstd"] = outputs["rstd"].view(leading)
-    return Quantized(**outputs)
+    columns = blocks_of(hidden) if scaling == "block" else 1
+    if scale_format == "ue8m0_bytes":
+        scale = scale.view(torch.float8_e8m0fnu)
+    elif scale_format == "ue8m0_packed":
+        scale, columns = scale.view(torch.int32), FORMATS[scale_format].padded_blocks(columns) // WORD
+    if scale_layout == "row_major":
+        return scale.view(*leading, columns)
+    strides = [prod(leading[index:]) for index in range(1, len(leading) + 1)]
+    # A slice would make torch.export specialise on whether there is padding.
+    padded_rows = FORMATS[scale_format].padded_rows(prod(leading))
+    return scale.as_strided((*leading, columns), (*strides, padded_rows))

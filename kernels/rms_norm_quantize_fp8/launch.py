@@ -8,7 +8,6 @@ In: config, problem, target. Out: a launch, or `IllegalConfigError` with the rea
 triton.
 """
 
-from functools import cache
 from typing import NamedTuple
 
 from normtune.kernels.config import Config
@@ -23,18 +22,15 @@ from normtune.kernels.transpose_fp8.operator import TransposeConfig
 
 # Columns that share a scale in `block`; the last block of a row may be shorter.
 BLOCK = 128
-# Rows of column-major scales are padded to a multiple of 16 bytes for NVIDIA's tensor memory accelerator.
-PADDING = 4
+# Bytes of the rows of column-major scales are a multiple, for NVIDIA's tensor memory accelerator.
+PADDING = 16
+# Blocks of a row whose bytes are a word of `UE8M0_PACKED`.
+WORD = 4
 
 
 def blocks_of(hidden: int) -> int:
     """Number of blocks, and scales, in a row."""
     return -(-hidden // BLOCK)
-
-
-def padded_rows(rows: int) -> int:
-    """Rows of column-major scales including the padding, which holds zeros."""
-    return -(-rows // PADDING) * PADDING
 
 
 FAMILY = "rms_norm_quantize_fp8"
@@ -63,6 +59,11 @@ class QuantizedDtype(Mode):
     def dtype(self) -> str:
         """Name of the dtype, a key of `LARGEST`."""
         return f"float8_{self.name.lower()}"
+
+    @property
+    def largest(self) -> float:
+        """Its largest finite value."""
+        return LARGEST[self.dtype]
 
 
 class Norm(Mode):
@@ -109,48 +110,36 @@ class ScaleLayout(Mode):
     COLUMN_MAJOR = "column_major"
 
 
+class ScaleFormat(Mode):
+    """The scales of `row` and `block`: float32, or powers of two, as float32 or as the bytes of their exponents."""
+
+    FLOAT32 = ""
+    UE8M0 = "ue8m0"
+    UE8M0_BYTES = "ue8m0_bytes"
+    UE8M0_PACKED = "ue8m0_packed"
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether a scale is stored as a byte."""
+        return self in (ScaleFormat.UE8M0_BYTES, ScaleFormat.UE8M0_PACKED)
+
+    def padded_rows(self, rows: int) -> int:
+        """Rows of column-major scales including the padding, which holds zeros."""
+        multiple = PADDING if self is ScaleFormat.UE8M0_BYTES else PADDING // WORD
+        return -(-rows // multiple) * multiple
+
+    def padded_blocks(self, blocks: int) -> int:
+        """Scales of a row including those that fill its last word, which are zeros."""
+        return -(-blocks // WORD) * WORD if self is ScaleFormat.UE8M0_PACKED else blocks
+
+
 _OF_ALL = (QuantizedDtype, Norm, Product, NormOutput, Residual, RstdOutput)
 MODES: dict[str, tuple[type[Mode], ...]] = {
     "static": (*_OF_ALL, Amax),
-    "row": _OF_ALL,
-    "block": (*_OF_ALL, ScaleLayout),
+    "row": (*_OF_ALL, ScaleFormat),
+    "block": (*_OF_ALL, ScaleLayout, ScaleFormat),
     "tensor": _OF_ALL,
 }
-
-
-class QuantizeModes(NamedTuple):
-    """The modes of a problem as one constant argument of the kernels.
-
-    Attributes:
-        scaling: one of `SCALINGS`.
-        q_dtype: name of the dtype of the quantized tensor.
-        has_amax: whether the largest magnitude of the norm over all rows is an output.
-        accumulates: whether the output becomes the maximum of itself and that magnitude.
-        has_transpose: whether the transposed quantized tensor is also an output.
-    """
-
-    scaling: str
-    q_dtype: str
-    rounds_product: bool
-    rounds_norm: bool
-    has_y: bool
-    has_residual: bool
-    rounds_sum: bool
-    has_rstd: bool
-    has_amax: bool
-    is_column_major: bool
-    accumulates: bool
-    has_transpose: bool
-
-    @property
-    def binary(self) -> "QuantizeModes":
-        """These modes without those that do not change the binary of the normalizing kernel."""
-        return self._replace(accumulates=False, has_transpose=False)
-
-    @property
-    def largest(self) -> float:
-        """Largest finite value of the quantized dtype."""
-        return LARGEST[self.q_dtype]
 
 
 def operator_name(kind: str) -> str:
@@ -158,31 +147,10 @@ def operator_name(kind: str) -> str:
     return f"{FAMILY}_{kind}"
 
 
-def modes_of(problem: Problem) -> QuantizeModes:
-    """The modes of a problem of one of the operators."""
-    return _modes_of(problem.operator, problem.variant)
-
-
-@cache
-def _modes_of(operator: str, variant: str) -> QuantizeModes:
-    problem = Problem.of(operator, 1, 1, "float32", variant)
-    has_transpose = operator == operator_name(TRANSPOSE)
-    scaling = "static" if has_transpose else operator.removeprefix(f"{FAMILY}_")
-    residual, amax = Residual.of(problem), Amax.of(problem)
-    return QuantizeModes(
-        scaling=scaling,
-        q_dtype=QuantizedDtype.of(problem).dtype,
-        rounds_product=Product.of(problem) is Product.ROUNDED,
-        rounds_norm=Norm.of(problem) is Norm.ROUNDED,
-        has_y=NormOutput.of(problem) is NormOutput.STORED,
-        has_residual=residual is not Residual.NONE,
-        rounds_sum=residual is Residual.ROUNDED,
-        has_rstd=RstdOutput.of(problem) is RstdOutput.STORED,
-        has_amax=scaling == "tensor" or (scaling == "static" and amax is not Amax.NONE),
-        is_column_major=ScaleLayout.of(problem) is ScaleLayout.COLUMN_MAJOR,
-        accumulates=amax is Amax.IN_PLACE,
-        has_transpose=has_transpose,
-    )
+def scaling_of(problem: Problem) -> str:
+    """The scaling of a problem of one of the operators, one of `SCALINGS`."""
+    kind = problem.operator.removeprefix(f"{FAMILY}_")
+    return "static" if kind == TRANSPOSE else kind
 
 
 # As in RMSNorm's forward: with more elements, spills cost more than any shape gains.
@@ -198,17 +166,15 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
 
     Schedules are `row`, `block_row`, `parts`, `persistent` and `split`.
     """
-    modes = modes_of(problem)
-    check_target(modes, target)
+    _check_target(QuantizedDtype.of(problem).dtype, target)
     if config.schedule == "split":
         launch = split(config, problem, target, alignment)
-        if modes.scaling == "block" and launch.block_col % BLOCK and launch.chunks > 1:
+        if scaling_of(problem) == "block" and launch.block_col % BLOCK and launch.chunks > 1:
             raise IllegalConfigError(f"chunks of {launch.block_col} columns cut blocks of {BLOCK}")
         launch = launch._replace(looped=False, grid=problem.rows, num_stages=1, row_layout=None)
     elif config.schedule in ("row", "block_row", "parts", "persistent"):
-        launch = tile(
-            config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed_tiles=1 + modes.has_residual
-        )
+        streamed = 1 if Residual.of(problem) is Residual.NONE else 2
+        launch = tile(config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed)
         # A whole row is loaded in the layout of its FP8 store, 16 values a thread; a part in the default layout.
         launch = launch._replace(row_layout=None)
     else:
@@ -254,11 +220,11 @@ def resolve_transposing(
     return TransposingLaunch(resolve(config, problem, target, alignment), transpose)
 
 
-def check_target(modes: QuantizeModes, target: Target) -> None:
+def _check_target(dtype: str, target: Target) -> None:
     """Raise IllegalConfigError for a target without conversions to the FP8 dtype."""
     number = target.name.removeprefix("sm_")
     is_cuda = number != target.name
     if is_cuda and int(number) < _FIRST_SM:
-        raise IllegalConfigError(f"{modes.q_dtype} needs sm_{_FIRST_SM} or newer, this is {target.name}")
-    if modes.q_dtype.endswith("fnuz") and target.name not in _FNUZ_TARGETS:
-        raise IllegalConfigError(f"{modes.q_dtype} has no instructions on {target.name}")
+        raise IllegalConfigError(f"{dtype} needs sm_{_FIRST_SM} or newer, this is {target.name}")
+    if dtype.endswith("fnuz") and target.name not in _FNUZ_TARGETS:
+        raise IllegalConfigError(f"{dtype} has no instructions on {target.name}")

@@ -7,7 +7,7 @@ values, not narrowed by measurements.
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, register
@@ -19,14 +19,17 @@ from normtune.kernels.rms_norm_quantize_fp8.launch import (
     SCALINGS,
     TRANSPOSE,
     Amax,
+    NormOutput,
     QuantizedDtype,
     Residual,
+    RstdOutput,
+    ScaleFormat,
+    ScaleLayout,
     blocks_of,
-    modes_of,
     operator_name,
-    padded_rows,
     resolve,
     resolve_transposing,
+    scaling_of,
 )
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
@@ -34,16 +37,41 @@ from normtune.kernels.tiles.trial import trial
 from normtune.kernels.transpose_fp8.operator import configs as transpose_configs
 
 MAX_HIDDEN = 65536
-# Values of block_row, num_warps, num_stages and programs_per_sm, least and most elements per thread; then (columns,
-# warps) of chunks.
+
+
+class _KnobValues(NamedTuple):
+    """A space: the product of values of the knobs, within bounds on elements per thread.
+
+    Attributes:
+        rows, warps, stages, programs: values of the knobs.
+        elements: least and most elements of a tile per thread.
+        chunks: (columns, warps) of rows in chunks.
+    """
+
+    rows: tuple[int, ...]
+    warps: tuple[int, ...]
+    stages: tuple[int, ...]
+    programs: tuple[int, ...]
+    elements: tuple[int, int]
+    chunks: tuple[tuple[int, int], ...]
+
+
 _SPACES = {
-    "default": (
-        *((1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32), (1, 4), (2, 8), (4, 64)),
-        ((1024, 4), (2048, 8), (4096, 16), (4096, 32), (8192, 32)),
+    "default": _KnobValues(
+        rows=(1, 2, 4, 8, 16),
+        warps=(1, 2, 4, 8, 16, 32),
+        stages=(1, 4),
+        programs=(2, 8),
+        elements=(4, 64),
+        chunks=((1024, 4), (2048, 8), (4096, 16), (4096, 32), (8192, 32)),
     ),
-    "full": (
-        *((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4, 8, 16), (1, 128)),
-        tuple(product((512, 1024, 2048, 4096, 8192), (1, 2, 4, 8, 16, 32))),
+    "full": _KnobValues(
+        rows=(1, 2, 4, 8, 16, 32),
+        warps=(1, 2, 4, 8, 16, 32),
+        stages=(1, 2, 3, 4),
+        programs=(1, 2, 4, 8, 16),
+        elements=(1, 128),
+        chunks=tuple(product((512, 1024, 2048, 4096, 8192), (1, 2, 4, 8, 16, 32))),
     ),
 }
 # With fewer rows a fixed grid has a row or two per program, and gains nothing (measured for RMSNorm's forward).
@@ -78,35 +106,40 @@ class TransposingConfig(QuantizeConfig):
 
 def _buffers(problem: Problem) -> tuple[Buffer, ...]:
     """In the order of a call: inputs, then outputs. Block scales are one-dimensional: they have no row stride."""
-    modes = modes_of(problem)
+    dtype, scaling, amax = QuantizedDtype.of(problem).dtype, scaling_of(problem), Amax.of(problem)
     buffers = [problem.buffer("x", "rows,hidden", INPUT), problem.buffer("weight", "hidden", WEIGHT)]
-    if modes.has_residual:
+    if Residual.of(problem) is not Residual.NONE:
         buffers += [problem.buffer("residual", "rows,hidden", INPUT), problem.buffer("sum", "rows,hidden", OUTPUT)]
-    buffers.append(problem.buffer("q", "rows,hidden", OUTPUT, modes.q_dtype))
-    if modes.scaling == "row":
-        buffers.append(problem.buffer("scale", "rows", OUTPUT, "float32"))
-    elif modes.scaling in ("static", "tensor"):
-        buffers.append(Buffer("scale", (1,), "float32", WEIGHT if modes.scaling == "static" else OUTPUT))
+    buffers.append(problem.buffer("q", "rows,hidden", OUTPUT, dtype))
+    scale_format = ScaleFormat.of(problem)
+    stored = "uint8" if scale_format.has_bytes else "float32"
+    if scaling == "row" and scale_format is not ScaleFormat.UE8M0_PACKED:
+        buffers.append(problem.buffer("scale", "rows", OUTPUT, stored))
+    elif scaling in ("row", "block"):
+        is_column_major = ScaleLayout.of(problem) is ScaleLayout.COLUMN_MAJOR
+        rows = scale_format.padded_rows(problem.rows) if is_column_major else problem.rows
+        blocks = scale_format.padded_blocks(blocks_of(problem.hidden) if scaling == "block" else 1)
+        buffers.append(Buffer("scale", (rows * blocks,), stored, OUTPUT))
     else:
-        rows = padded_rows(problem.rows) if modes.is_column_major else problem.rows
-        buffers.append(Buffer("scale", (rows * blocks_of(problem.hidden),), "float32", OUTPUT))
-    if modes.has_amax:
-        buffers.append(Buffer("amax", (1,), "float32", IN_OUT if modes.accumulates else OUTPUT))
-    if modes.has_y:
+        buffers.append(Buffer("scale", (1,), "float32", WEIGHT if scaling == "static" else OUTPUT))
+        if amax is not Amax.NONE:
+            buffers.append(Buffer("amax", (1,), "float32", IN_OUT if amax is Amax.IN_PLACE else OUTPUT))
+    if NormOutput.of(problem) is NormOutput.STORED:
         buffers.append(problem.buffer("y", "rows,hidden", OUTPUT))
-    if modes.has_rstd:
+    if RstdOutput.of(problem) is RstdOutput.STORED:
         buffers.append(problem.buffer("rstd", "rows", OUTPUT, "float32"))
-    if modes.has_transpose:
-        buffers.append(problem.buffer("q_t", "hidden,rows", OUTPUT, modes.q_dtype))
+    if problem.operator == operator_name(TRANSPOSE):
+        buffers.append(problem.buffer("q_t", "hidden,rows", OUTPUT, dtype))
     return tuple(buffers)
 
 
 def _space(name: str, problem: Problem, target: Target) -> list[Config]:
-    rows, warps, stages, programs, (least, most), chunks = _SPACES[name]
+    space = _SPACES[name]
+    least, most = space.elements
     block_col, threads = next_power_of_2(problem.hidden), target.warp_size
     tiles = [
         (block_row, num_warps)
-        for block_row, num_warps in product(rows, warps)
+        for block_row, num_warps in product(space.rows, space.warps)
         if least <= block_row * block_col / (num_warps * threads) <= most
     ]
     chosen: list[Config] = []
@@ -116,13 +149,13 @@ def _space(name: str, problem: Problem, target: Target) -> list[Config]:
         if problem.rows >= _LEAST_LOOPED_ROWS or name == "full":
             chosen += [
                 QuantizeConfig("persistent", block_row, num_warps, num_stages, per_sm)
-                for num_stages, per_sm in product(stages, programs)
+                for num_stages, per_sm in product(space.stages, space.programs)
             ]
-    of_parts = parts(problem, target, warps, (1, 2), (least, most))
+    of_parts = parts(problem, target, space.warps, (1, 2), space.elements)
     chosen += [QuantizeConfig("parts", 1, one.num_warps, 1, one.programs_per_sm) for one in of_parts]
     chosen += [
         QuantizeConfig("split", 1, num_warps, block_col=columns)
-        for columns, num_warps in chunks
+        for columns, num_warps in space.chunks
         if problem.hidden > columns >= 4 * threads * num_warps
     ]
     return sorted({*chosen, _default(problem, target)})

@@ -13,10 +13,19 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from normtune.kernels.mode import Product
+from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm import reference as of_rms_norm
-from normtune.kernels.rms_norm_quantize_fp8.function import stored
-from normtune.kernels.rms_norm_quantize_fp8.launch import BLOCK, QuantizeModes, blocks_of, modes_of
+from normtune.kernels.rms_norm_quantize_fp8.function import in_blocks, stored
+from normtune.kernels.rms_norm_quantize_fp8.launch import (
+    Amax,
+    Norm,
+    QuantizedDtype,
+    Residual,
+    ScaleFormat,
+    scaling_of,
+)
 from normtune.kernels.rounding import FLOAT32_EPSILON, RSTD_UNITS, Expected, unit_in_last_place
 
 # Relative error of the float32 norm: the sum of squares, its root, and two products.
@@ -52,10 +61,6 @@ class Bounds(NamedTuple):
         least = torch.minimum(low, high).masked_fill_((self.low < 0) & (self.high > 0), 0.0)
         return type(self)(least, torch.maximum(low, high))
 
-    def largest(self) -> Self:
-        """Bounds of the maximum over the last dimension."""
-        return type(self)(self.low.amax(-1), self.high.amax(-1))
-
     def expected(self) -> Expected:
         """The midpoint, with half the width as the tolerance."""
         middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
@@ -67,14 +72,14 @@ def inputs(problem: Problem, generator: torch.Generator, device: torch.device, h
 
     They are RMSNorm's, a residual, and a scale at which some values saturate.
     """
-    modes = modes_of(problem)
     tensors = of_rms_norm.inputs(problem, generator, device, hostile)
-    if modes.has_residual:
+    if Residual.of(problem) is not Residual.NONE:
         residual = torch.randn(tensors["x"].shape, generator=generator, device=device)
         tensors["residual"] = residual.to(tensors["x"].dtype)
-    if modes.scaling == "static":
-        tensors["scale"] = torch.tensor([1.7 / modes.largest], dtype=torch.float32, device=device)
-    if modes.has_amax and modes.accumulates:  # beyond the norms of some problems and below those of others
+    if scaling_of(problem) == "static":
+        largest = QuantizedDtype.of(problem).largest
+        tensors["scale"] = torch.tensor([1.7 / largest], dtype=torch.float32, device=device)
+    if Amax.of(problem) is Amax.IN_PLACE:  # beyond the norms of some problems and below those of others
         tensors["amax"] = torch.full((1,), 4.0, device=device)
     return tensors
 
@@ -87,69 +92,71 @@ def reference(
     Returns:
         `q`, and those of `scale`, `amax`, `y`, `sum`, `rstd` and `q_t` that are outputs of the operator and variant.
     """
-    modes = modes_of(problem)
-    x, dtype = tensors["x"].double(), tensors["x"].dtype
+    x, dtype, fp8 = tensors["x"].double(), tensors["x"].dtype, QuantizedDtype.of(problem)
+    names = {buffer.name for buffer in operator(problem.operator).buffers(problem)}
     expected = {}
-    if modes.has_residual:  # one float32 sum of two numbers of the dtype, rounded again when stored
+    if "residual" in names:  # one float32 sum of two numbers of the dtype, rounded again when stored
         total = tensors["x"].float() + tensors["residual"].float()
         rounded = total.to(dtype).double()
         expected["sum"] = Expected(rounded, torch.zeros_like(rounded))
-        x = rounded if modes.rounds_sum else total.double()
+        x = rounded if Residual.of(problem) is Residual.ROUNDED else total.double()
     rstd = torch.rsqrt(x.square().mean(dim=1) + eps)
-    norm = _norm(modes, x * rstd[:, None], tensors["weight"].double() + offset, dtype)
-    if modes.has_rstd:
+    norm = _norm(problem, x * rstd[:, None], tensors["weight"].double() + offset, dtype)
+    if "rstd" in names:
         expected["rstd"] = Expected(rstd, RSTD_UNITS * unit_in_last_place(rstd, torch.float32))
-    if modes.has_y:
+    if "y" in names:
         expected["y"] = norm.rounded(dtype).expected()
     magnitude = norm.magnitude()
-    if modes.has_amax:
-        before = tensors["amax"].double() if modes.accumulates else 0.0
+    if "amax" in names:
+        before = tensors["amax"].double() if Amax.of(problem) is Amax.IN_PLACE else 0.0
         expected["amax"] = Bounds(*(end.amax().reshape(1).clamp(min=before) for end in magnitude)).expected()
-    if modes.scaling == "static":
-        scale = Bounds(*(2 * [tensors["scale"].double()]))
-        expected["q"] = _quantized(modes, norm, scale)
-        if modes.has_transpose:
-            expected["q_t"] = Expected(*(part.t().contiguous() for part in expected["q"]))
-        return expected
-    if modes.scaling == "tensor":
-        scale = _scale(modes, Bounds(*(end.amax().reshape(1) for end in magnitude)), least_amax)
-        return expected | {"scale": scale.expected(), "q": _quantized(modes, norm, scale)}
-    if modes.scaling == "row":
-        scale = _scale(modes, magnitude.largest(), least_amax)
-        wide = Bounds(*(end[:, None] for end in scale))
-        return expected | {"scale": scale.expected(), "q": _quantized(modes, norm, wide)}
-    scale = _scale(modes, Bounds(*map(_in_blocks, magnitude)).largest(), least_amax)
-    wide = Bounds(*(end.repeat_interleave(BLOCK, dim=1)[:, : problem.hidden] for end in scale))
-    in_memory = Bounds(*(stored(modes, end) for end in scale))
-    return expected | {"scale": in_memory.expected(), "q": _quantized(modes, norm, wide)}
+    scaling = scaling_of(problem)
+    if scaling == "static":
+        wide = Bounds(*(2 * [tensors["scale"].double()]))
+    else:
+        groups = [_groups(end, scaling) for end in magnitude]
+        amax = Bounds(*(end.amax(2).clamp(min=least_amax) / fp8.largest for end in groups))
+        scale = amax.widened(2 * _ROUNDING)
+        if ScaleFormat.of(problem) is not ScaleFormat.FLOAT32:
+            scale = Bounds(*map(_power_of_two, scale))
+        expected["scale"] = Bounds(*(stored(problem, end).double() for end in scale)).expected()
+        columns = min(groups[0].shape[2], problem.hidden)
+        wide = Bounds(*(end.repeat_interleave(columns, dim=1)[:, : problem.hidden] for end in scale))
+    expected["q"] = _quantized(fp8, norm, wide)
+    if "q_t" in names:
+        expected["q_t"] = Expected(*(part.t().contiguous() for part in expected["q"]))
+    return expected
 
 
-def _norm(modes: QuantizeModes, product: Tensor, weight: Tensor, dtype: torch.dtype) -> Bounds:
+def _norm(problem: Problem, product: Tensor, weight: Tensor, dtype: torch.dtype) -> Bounds:
     norm = Bounds(product, product).widened(_NORM_ERROR)
-    if modes.rounds_product:
+    if Product.of(problem) is Product.ROUNDED:
         norm = norm.rounded(dtype)
     norm = norm.times(weight)
-    if modes.rounds_product:  # the weight, and one product
+    if Product.of(problem) is Product.ROUNDED:  # the weight, and one product
         norm = norm.widened(2 * _ROUNDING)
-    return norm.rounded(dtype) if modes.rounds_norm else norm
+    return norm.rounded(dtype) if Norm.of(problem) is Norm.ROUNDED else norm
 
 
-def _in_blocks(magnitude: Tensor) -> Tensor:
-    """(rows, blocks, 128), padded with zeros after the last column."""
-    rows, hidden = magnitude.shape
-    return torch.nn.functional.pad(magnitude, (0, -hidden % BLOCK)).view(rows, blocks_of(hidden), BLOCK)
+def _groups(magnitude: Tensor, scaling: str) -> Tensor:
+    """(rows or 1, groups, columns): the elements that share a scale are a group."""
+    if scaling == "block":
+        return in_blocks(magnitude)
+    return magnitude.view(1, 1, -1) if scaling == "tensor" else magnitude.unsqueeze(1)
 
 
-def _scale(modes: QuantizeModes, amax: Bounds, least_amax: float) -> Bounds:
-    return Bounds(*(end.clamp(min=least_amax) / modes.largest for end in amax)).widened(2 * _ROUNDING)
+def _power_of_two(scale: Tensor) -> Tensor:
+    """The least power of two that is not smaller, from 2^-126 to 2^127."""
+    fraction, exponent = torch.frexp(scale)
+    return torch.ldexp(torch.ones_like(scale), (exponent - (fraction == 0.5).int()).clamp(-126, 127))
 
 
-def _quantized(modes: QuantizeModes, norm: Bounds, scale: Bounds) -> Expected:
+def _quantized(fp8: QuantizedDtype, norm: Bounds, scale: Bounds) -> Expected:
     """`q` from the norm and positive scales: a float32 reciprocal and product, a clamp, and the rounding to FP8."""
     magnitudes = norm.magnitude()
     least, most = magnitudes.low / scale.high, magnitudes.high / scale.low
     sign = torch.where(norm.low + norm.high < 0, -1.0, 1.0)
     least = torch.where((norm.low < 0) & (norm.high > 0), -most, least)
     scaled = Bounds(least, most).times(sign).widened(3 * _ROUNDING)
-    clamped = Bounds(*(end.clamp(-modes.largest, modes.largest) for end in scaled))
-    return clamped.rounded(getattr(torch, modes.q_dtype)).expected()
+    clamped = Bounds(*(end.clamp(-fp8.largest, fp8.largest) for end in scaled))
+    return clamped.rounded(getattr(torch, fp8.dtype)).expected()

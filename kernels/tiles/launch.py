@@ -25,12 +25,48 @@ MAX_CHUNKS = 16
 # Largest row, with its sums, that stays in registers (256 KB) between its two uses: in the backward at hidden 16384 in
 # bfloat16 this takes 1.04 of the time of a copy, against 1.35 when the row is read again, as 32768 must be.
 MAX_HELD_BYTES = 160 << 10
+# Longest row in chunks that a forward reads again out of the cache: 0.97 of the copy at hidden 16384 in float32. A
+# longer one stays in registers: 1.04 of the copy at 32768, against 1.10 when read again.
+MAX_READ_AGAIN_BYTES = 64 << 10
+# Largest row of sums x + residual that stays in registers: half of them.
+MAX_SUM_BYTES = 128 << 10
 # Schedule `parts`: most programs per row, and fewest columns that each writes. On an H200 a single row of 4096 is
 # fastest with 8 programs, one of 16384 with 16.
 MAX_PARTS = 16
 LEAST_PART_COLUMNS = 512
 # Shared memory that pipeline buffers leave for reductions and layout conversions.
 RESERVED_SHARED_BYTES = 8 << 10
+
+
+class Tile(NamedTuple):
+    """What a program of a kernel works on, as one constant.
+
+    Attributes that are not listed are those of `Launch`.
+
+    Attributes:
+        rows, cols: of the tile or the chunk; no rows where a program has a row in chunks that are loaded twice.
+        part_cols: columns of a row that a program writes; 0 for all.
+        is_held: whether chunks stay in registers between their two uses.
+        slice_rows, slice_cols: of the tile of a program that sums columns.
+        is_clustered: whether a program is a cluster, whose blocks have the parts of a row.
+        is_looped: whether a program loops over rows.
+    """
+
+    rows: int
+    cols: int
+    part_cols: int
+    chunks: int
+    parts: int
+    tile_parts: int
+    is_held: bool
+    slice_rows: int
+    slice_cols: int
+    is_clustered: bool
+    in_halves: bool
+    is_looped: bool
+    num_stages: int
+    alignment: int
+    has_column_mask: bool
 
 
 class Launch(NamedTuple):
@@ -77,6 +113,27 @@ class Launch(NamedTuple):
     tile_parts: int = 1
     num_ctas: int = 1
     in_halves: bool = False
+
+    @property
+    def tile(self) -> Tile:
+        """The constant of the kernel."""
+        return Tile(
+            rows=self.block_row if self.held or not self.chunks else 0,
+            cols=self.block_col,
+            part_cols=self.part_col,
+            chunks=self.chunks,
+            parts=self.parts,
+            tile_parts=self.tile_parts,
+            is_held=self.held,
+            slice_rows=self.slice_row,
+            slice_cols=self.slice_col,
+            is_clustered=self.num_ctas > 1,
+            in_halves=self.in_halves,
+            is_looped=self.looped,
+            num_stages=self.num_stages,
+            alignment=self.alignment,
+            has_column_mask=self.column_mask,
+        )
 
     @property
     def binary(self) -> "Launch":

@@ -40,6 +40,28 @@ def tile_mask(m_row, m_col, BLOCK_ROW: tl.constexpr):
 
 
 @triton.jit
+def rounded(value, DTYPE: tl.constexpr):
+    """A float32 value, rounded to `DTYPE` unless that is None."""
+    if DTYPE is not None:
+        value = tl.cast(tl.cast(value, DTYPE), tl.float32)  # scalars are Python's in the interpreter
+    return value
+
+
+@triton.jit
+def as_column(b_rows):
+    """(rows, 1) of (rows,); a scalar is unchanged."""
+    if len(b_rows.shape) > 0:
+        b_rows = b_rows[:, None]
+    return b_rows
+
+
+@triton.jit
+def elements(ptr, stride, o_row, o_col):
+    """Pointers to a tile (rows, columns) of a matrix."""
+    return ptr + as_column(o_row) * stride + o_col
+
+
+@triton.jit
 def load_weight(weight_ptr, o_col, m_col, offset):
     """(columns,) weight + offset, float32."""
     return tl.load(weight_ptr + o_col, mask=m_col, other=0.0).to(tl.float32) + offset
@@ -47,14 +69,14 @@ def load_weight(weight_ptr, o_col, m_col, offset):
 
 @triton.jit
 def load_tile(ptr, stride, o_row, o_col, mask):
-    """(rows, columns) float32."""
-    return tl.load(ptr + o_row[:, None] * stride + o_col[None, :], mask=mask, other=0.0).to(tl.float32)
+    """A tile (rows, columns), float32."""
+    return tl.load(elements(ptr, stride, o_row, o_col), mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def store_tile(ptr, stride, o_row, o_col, mask, b_value):
-    """Write (rows, columns) in the element type of `ptr`."""
-    tl.store(ptr + o_row[:, None] * stride + o_col[None, :], b_value.to(ptr.dtype.element_ty), mask=mask)
+    """Write a tile (rows, columns) in the element type of `ptr`."""
+    tl.store(elements(ptr, stride, o_row, o_col), b_value.to(ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from normtune.errors import UsageError
 from normtune.heuristics.regret.legality import all_variants
 from normtune.kernels.config import check_values
-from normtune.kernels.mode import Dweight, Mode, Rstd
+from normtune.kernels.mode import Dweight, Mode, Rstd, names_of
 from normtune.kernels.operator import IllegalConfigError, operator, operators, register
 from normtune.kernels.problem import INPUT, ITEMSIZE, MAX_ROWS, Buffer, Problem
 from normtune.kernels.rms_norm.operator import RMSNormConfig
@@ -212,6 +212,7 @@ def test_modes_come_back_from_the_text_of_a_variant_whatever_their_order(name):
         variant = spec.variant(*draw.sample(members, len(members)))
         problem = spec.problem(1, 64, "float32", variant)
         assert tuple(mode.of(problem) for mode in spec.modes) == members
+        assert names_of(spec.modes, problem.variant) == tuple(member.name for member in members)
         assert variant == "+".join(word for member in members for word in member.words)
 
 
@@ -223,6 +224,10 @@ class Shade(Mode):
 class OtherRstd(Mode):
     STORED = ""
     NONE = "no_rstd"
+
+
+def test_kernels_read_modes_by_their_names_in_snake_case():
+    assert names_of((Rstd, OtherRstd), "no_rstd")._asdict() == {"rstd": "NONE", "other_rstd": "NONE"}
 
 
 def test_faults_of_modes_are_a_line_each():

@@ -18,7 +18,7 @@ FINISHES = ((1, "reduce"), (2, "dependent"))
 def orders(itemsize):
     """Two lists of configs, each with one order of a row's sum: of eight parts, and of halves."""
     chunk = 16 // itemsize * 128 * 8
-    eighths = [RMSNormConfig("split_8", 1, 4, 1, 0, "columns", columns) for columns in (32, 64)]
+    eighths = [RMSNormConfig("cluster_halves", 1, 4, 1, 0, "columns", columns) for columns in (32, 64)]
     eighths += [
         RMSNormConfig("split_8", 1, warps, stages, 1, finish, chunk)
         for warps in (16, 32)

@@ -103,7 +103,7 @@ def test_one_program_adds_eight_parts_as_a_cluster_does(key, rows, hidden):
     for dtype, chunk in (("float32", 4096), ("float16", 8192)):
         problem = spec.problem(rows, hidden, dtype, key[1])
         configs = (
-            RMSNormConfig("split_8", 1, 4, 1, 0, "columns", 64),
+            RMSNormConfig("cluster_halves", 1, 4, 1, 0, "columns", 64),
             RMSNormConfig("split_8", 1, 16, 1, 1, "reduce", chunk),
         )
         assert_the_same_bits(spec, problem, [spec.launch(config, problem, target) for config in configs])

@@ -1,6 +1,7 @@
 """Numbers, masks, strides and groups of the gated kernels, run by Triton's interpreter."""
 
 import random
+from collections import namedtuple
 
 import pytest
 import torch
@@ -121,10 +122,14 @@ def test_held_chunks_give_what_a_whole_tile_gives(hidden, block_row, chunks, mod
             torch.testing.assert_close(held["rstd"], whole["rstd"], rtol=1e-6, atol=0)
 
 
+_Place = namedtuple("_Place", "inner i_group")
+
+
 @triton.jit
 def _offsets_kernel(out_ptr, first, inner, s_outer, s_inner, s_group):
     o_row = tl.full([4], 4, tl.int64) * first + tl.arange(0, 4)
-    tl.store(out_ptr + tl.arange(0, 4), row_offsets(o_row, tl.program_id(0), inner, s_outer, s_inner, s_group, 1))
+    args = _Place(inner, tl.program_id(0))
+    tl.store(out_ptr + tl.arange(0, 4), row_offsets(args, o_row, (s_outer, s_inner, s_group), 1))
 
 
 def test_offsets_of_the_last_rows_are_beyond_32_bits():

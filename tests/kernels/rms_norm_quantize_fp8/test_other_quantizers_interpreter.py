@@ -126,8 +126,8 @@ def test_flashinfer_rmsnorm_quant(batch, hidden, quant_scale, with_residual):
 def test_deepgemm_per_token_cast_of_a_norm(rows, hidden):
     """1x128 with scales column-major, of a leading dimension that 4 divides; a norm in bfloat16 is cast."""
     x, weight = made(rows, hidden, torch.bfloat16)
-    options = {"scaling": "block", "rounding": "norm", "least_amax": 1e-4, "layout": "column_major", "return_y": True}
-    found = normtune.rms_norm_quantize_fp8(x, weight, **options)
+    options = {"scaling": "block", "rounding": "norm", "least_amax": 1e-4, "return_y": True}
+    found = normtune.rms_norm_quantize_fp8(x, weight, scale_layout="column_major", **options)
     padded = torch.nn.functional.pad(found.y, (0, -hidden % 128)).view(rows, -1, 128)
     amax = padded.abs().float().amax(dim=2).clamp(1e-4)
     wanted = (padded * (448.0 / amax.unsqueeze(2))).to(E4M3).view(rows, -1)[:, :hidden]
@@ -135,3 +135,26 @@ def test_deepgemm_per_token_cast_of_a_norm(rows, hidden):
     assert found.scale.stride(0) == 1 and found.scale.stride(1) % 4 == 0
     apart, share = steps(found.q, wanted)
     assert apart <= 1 and share < 5e-3  # it multiplies by 448 / amax
+
+
+@pytest.mark.parametrize(("rows", "hidden"), [(1, 128), (7, 576), (13, 1000), (4, 7168)])
+def test_deepgemm_per_token_cast_with_ue8m0(rows, hidden):
+    """The same bits; packed as its kernels for sm_100 read them, with a missing block and row as 0."""
+    x, weight = made(rows, hidden, torch.bfloat16)
+    options = {"scaling": "block", "rounding": "norm", "least_amax": 1e-4, "return_y": True}
+    wide = normtune.rms_norm_quantize_fp8(x, weight, scale_format="ue8m0", **options)
+    padded = torch.nn.functional.pad(wide.y, (0, -hidden % 128)).view(rows, -1, 128)
+    scale = (padded.abs().float().amax(dim=2).clamp(1e-4) / 448).log2().ceil().exp2()
+    wanted = (padded * (1 / scale.unsqueeze(2))).to(E4M3).view(rows, -1)[:, :hidden]
+    assert torch.equal(wide.scale, scale)
+    assert torch.equal(wide.q.view(torch.uint8), wanted.view(torch.uint8))
+    packed = normtune.rms_norm_quantize_fp8(
+        x, weight, scale_format="ue8m0_packed", scale_layout="column_major", **options
+    )
+    aligned, words = -(-rows // 4) * 4, -(-scale.shape[1] // 4)
+    in_words = torch.zeros(aligned, 4 * words, dtype=torch.uint8)
+    in_words[:rows, : scale.shape[1]] = (scale.log2() + 127).to(torch.uint8)
+    in_words = in_words.view(torch.int32)
+    assert torch.equal(packed.scale, in_words[:rows]) and packed.scale.stride() == (1, aligned)
+    assert torch.equal(packed.scale.as_strided((aligned, words), (1, aligned)), in_words)
+    assert torch.equal(packed.q.view(torch.uint8), wanted.view(torch.uint8))

@@ -41,7 +41,27 @@ X, WEIGHT, SCALE = torch.ones(2, 8), torch.ones(8), torch.ones(1)
         ({"dtype": torch.float16}, ValueError, "dtype is torch.float16: expected one of torch.float8_e4m3fn"),
         ({"dtype": "float8_e4m3fn"}, TypeError, "dtype is 'float8_e4m3fn': expected one of torch.float8_e4m3fn"),
         ({"rounding": "bf16"}, ValueError, "rounding is 'bf16': expected one of float32, norm, product"),
-        ({"layout": "column_major"}, ValueError, "layout is 'column_major' with scaling 'static': expected 'block'"),
+        (
+            {"scale_format": "e8m0"},
+            ValueError,
+            "scale_format is 'e8m0': expected one of float32, ue8m0, ue8m0_bytes, ue8m0_packed",
+        ),
+        ({"scale_format": None}, TypeError, "scale_format is None: expected one of float32, ue8m0"),
+        (
+            {"scale_format": "ue8m0"},
+            ValueError,
+            "scale_format is 'ue8m0' with scaling 'static': expected 'row' or 'block'",
+        ),
+        (
+            {"scale_format": "ue8m0_bytes", "scaling": "tensor", "scale": None},
+            ValueError,
+            "scale_format is 'ue8m0_bytes' with scaling 'tensor': expected 'row' or 'block'",
+        ),
+        (
+            {"scale_layout": "column_major"},
+            ValueError,
+            "scale_layout is 'column_major' with scaling 'static': expected 'block'",
+        ),
         ({"return_amax": 1}, TypeError, "return_amax is 1: expected True or False"),
         ({"return_amax": True, "scaling": "row", "scale": None}, ValueError, "return_amax is True with scaling 'row'"),
         ({"amax": 1.0}, TypeError, "amax is 1.0: expected a tensor"),
@@ -74,11 +94,20 @@ def test_bad_arguments_are_named(given, error, text):
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize(("scaling", "scale"), [("row", (4, 6, 1)), ("block", (4, 6, 3)), ("tensor", (1,))])
-def test_tensors_without_memory_have_shapes(scaling, scale):
-    found = normtune.rms_norm_quantize_fp8(torch.empty(4, 6, 300, device="meta"), scaling=scaling)
+@pytest.mark.parametrize(
+    ("options", "scale", "dtype"),
+    [
+        ({"scaling": "row"}, (4, 6, 1), torch.float32),
+        ({"scaling": "block"}, (4, 6, 3), torch.float32),
+        ({"scaling": "tensor"}, (1,), torch.float32),
+        ({"scaling": "block", "scale_format": "ue8m0_bytes"}, (4, 6, 3), torch.float8_e8m0fnu),
+        ({"scaling": "block", "scale_format": "ue8m0_packed"}, (4, 6, 1), torch.int32),
+    ],
+)
+def test_tensors_without_memory_have_shapes(options, scale, dtype):
+    found = normtune.rms_norm_quantize_fp8(torch.empty(4, 6, 300, device="meta"), **options)
     assert found.q.shape == (4, 6, 300) and found.q.is_meta
-    assert found.scale.shape == scale
+    assert found.scale.shape == scale and found.scale.dtype == dtype
 
 
 def test_a_cpu_composes_rows_of_any_length():

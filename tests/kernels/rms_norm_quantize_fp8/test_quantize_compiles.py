@@ -3,7 +3,7 @@
 import pytest
 
 from normtune.kernels.operator import IllegalConfigError, operator
-from normtune.kernels.rms_norm_quantize_fp8.launch import SCALINGS, modes_of, operator_name
+from normtune.kernels.rms_norm_quantize_fp8.launch import SCALINGS, Amax, QuantizedDtype, operator_name
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import compiled_within
 from normtune.tuner.plan.plan import candidates
@@ -31,9 +31,9 @@ def jobs(target, variant, space="default", scalings=SCALINGS, dtypes=("bfloat16"
 def compiled(pairs, target):
     found = compiled_within(target, pairs)
     for one in found:
-        modes = modes_of(one.job.problem)
-        is_cleared = modes.has_amax and not modes.accumulates
-        assert len(one.binaries) == 1 + is_cleared + (modes.scaling == "tensor")
+        problem = one.job.problem
+        is_cleared = problem.operator == operator_name("static") and Amax.of(problem) is Amax.NEW
+        assert len(one.binaries) == (3 if problem.operator == operator_name("tensor") else 1 + is_cleared)
     return found
 
 
@@ -87,7 +87,7 @@ def test_dtypes_are_legal_where_instructions_exist():
             try:
                 spec.launch(spec.default_config(problem, target), problem, target)
             except IllegalConfigError as error:
-                assert target.name in str(error) and modes_of(problem).q_dtype in str(error)
+                assert target.name in str(error) and QuantizedDtype.of(problem).dtype in str(error)
             else:
                 legal.add((name, variant))
     ocp = {(name, variant) for name in TARGETS for variant in ("", "e5m2")} - {

@@ -14,7 +14,6 @@ from normtune.kernels.rms_norm_quantize_fp8.launch import (
     NormOutput,
     QuantizedDtype,
     Residual,
-    modes_of,
     operator_name,
     resolve,
 )
@@ -43,8 +42,9 @@ def test_variants_name_what_is_asked_for(scaling):
     spec = operator(operator_name(scaling))
     assert spec.variant(NormOutput.STORED, QuantizedDtype.E5M2) == "e5m2+with_y"
     assert spec.variant(Residual.ROUNDED) == "with_residual+rounded_sum"
-    names = [modes_of(spec.problem(8, 64, "bfloat16", spec.variant(dtype))).q_dtype for dtype in QuantizedDtype]
-    assert names == list(LARGEST)
+    each = [spec.problem(8, 64, "bfloat16", spec.variant(dtype)) for dtype in QuantizedDtype]
+    stored = [next(one.dtype for one in spec.buffers(problem) if one.name == "q") for problem in each]
+    assert stored == list(LARGEST) and [QuantizedDtype.of(one).largest for one in each] == [*LARGEST.values()]
 
 
 def test_bytes_are_those_of_a_perfect_kernel():

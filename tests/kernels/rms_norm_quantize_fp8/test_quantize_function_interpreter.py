@@ -59,7 +59,7 @@ def cases(draw):
     if options["scaling"] == "static":
         options |= {"scale": torch.tensor([0.02]), "return_amax": draw(st.booleans())}
     elif options["scaling"] == "block":
-        options |= {"layout": draw(st.sampled_from(["row_major", "column_major"]))}
+        options |= {"scale_layout": draw(st.sampled_from(["row_major", "column_major"]))}
     if draw(st.booleans()):
         options |= {"residual": torch.randn(x.shape, dtype=dtype), "round_sum": draw(st.booleans())}
     return x, weight, options
@@ -84,7 +84,7 @@ def test_any_layout_gives_what_a_user_would_write(case):
     if options["scaling"] == "block":
         rows = x.shape[:-1].numel()
         assert found.scale.shape == (*x.shape[:-1], -(-hidden // 128))
-        if options["layout"] == "column_major" and x.dim() == 2:
+        if options["scale_layout"] == "column_major" and x.dim() == 2:
             assert found.scale.stride() == (1, -(-rows // 4) * 4)
         scale = in_blocks(found.scale, hidden)
         blocks = torch.nn.functional.pad(norm.abs(), (0, -hidden % 128)).unflatten(-1, (-1, 128)).amax(-1)
@@ -107,18 +107,32 @@ def test_any_layout_gives_what_a_user_would_write(case):
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("scaling", ["static", "row", "block", "tensor"])
-def test_the_composition_computes_what_the_kernels_do(scaling, rounding, monkeypatch):
-    """Bit for bit where the sum of squares is exact."""
+@pytest.mark.parametrize(
+    ("scaling", "scales"),
+    [
+        ("static", {}),
+        ("row", {}),
+        ("row", {"scale_format": "ue8m0_bytes"}),
+        ("block", {}),
+        ("block", {"scale_format": "ue8m0"}),
+        ("block", {"scale_format": "ue8m0_bytes", "scale_layout": "column_major"}),
+        ("block", {"scale_format": "ue8m0_packed"}),
+        ("block", {"scale_format": "ue8m0_packed", "scale_layout": "column_major"}),
+        ("tensor", {}),
+    ],
+)
+def test_the_composition_computes_what_the_kernels_do(scaling, scales, rounding, monkeypatch):
+    """Bit for bit where the sum of squares is exact; rows of zeros, too."""
     x = torch.randint(-4, 5, (5, 256)).to(torch.bfloat16)
+    x[1] = 0
     weight = torch.rand(256).to(torch.bfloat16)
-    options = {"scaling": scaling, "rounding": rounding, "return_y": True}
+    options = {"scaling": scaling, "rounding": rounding, "return_y": True, **scales}
     if scaling == "static":
         options |= {"scale": torch.tensor([0.013]), "return_amax": True}
-    launched = normtune.rms_norm_quantize_fp8(x, weight, 0.0, **options)
+    launched = normtune.rms_norm_quantize_fp8(x, weight, 2.0**-20, **options)
     monkeypatch.setattr(eager, "takes_kernels", lambda *_: False)
     normtune.use_table("auto")
-    made = normtune.rms_norm_quantize_fp8(x, weight, 0.0, **options)
+    made = normtune.rms_norm_quantize_fp8(x, weight, 2.0**-20, **options)
     for one, other in zip(launched, made, strict=True):
         if one is not None and one.element_size() == 1:
             assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
@@ -200,6 +214,7 @@ def test_a_compiled_function_holds_one_operator():
         ("static", "", torch.ones(1)),
         ("row", "with_y", None),
         ("block", "with_residual+rounded_sum", None),
+        ("block", "column_major+ue8m0_packed", None),
         ("tensor", "with_rstd", None),
     ],
 )

@@ -79,6 +79,68 @@ def test_scales_are_those_of_the_sum_that_is_asked_for(shape, scaling):
     assert ((scales[0] / scales[1] - 1).abs() > 1e-4).double().mean() > 0.5
 
 
+def packed(exponents):
+    """Bytes of exponents (rows, blocks), four to an int32."""
+    return torch.nn.functional.pad(exponents, (0, -exponents.shape[1] % 4)).view(torch.int32)
+
+
+@pytest.mark.parametrize("shape", [(1, 128), (5, 300), (77, 640), (33, 7168), (4096, 4096), (3, 65536)])
+@pytest.mark.parametrize("dtype", LARGEST)
+def test_power_of_two_scales_are_those_of_the_formula(shape, dtype):
+    """The norm as it is returned, in float32, quantized again by torch: q, scales, bytes and words, bit by bit."""
+    x, weight = made(shape, torch.float32), made(shape[-1:], torch.float32, seed=1)
+    weight[: min(128, shape[1] // 2)] = 0
+    options = {"scaling": "block", "dtype": dtype, "return_y": True}
+    found = rms_norm_quantize_fp8(x, weight, scale_format="ue8m0", **options)
+    blocks = torch.nn.functional.pad(found.y, (0, -shape[1] % 128)).view(shape[0], -1, 128)
+    quotient = blocks.abs().amax(2).clamp(min=1e-10) / torch.tensor(LARGEST[dtype], device="cuda")
+    fraction, exponent = torch.frexp(quotient)
+    exponent = exponent - (fraction == 0.5).int()
+    scale = torch.ldexp(torch.ones_like(quotient), exponent)
+    assert torch.equal(found.scale, scale)
+    q = (blocks * (1 / scale[:, :, None])).clamp(-LARGEST[dtype], LARGEST[dtype]).to(dtype).view(shape[0], -1)
+    assert torch.equal(found.q.view(torch.uint8), q[:, : shape[1]].contiguous().view(torch.uint8))
+    in_bytes = (exponent + 127).to(torch.uint8)
+    for scale_layout, of_bytes, of_words in (("row_major", 1, 1), ("column_major", 16, 4)):
+        options["scale_layout"] = scale_layout
+        of_each = rms_norm_quantize_fp8(x, weight, scale_format="ue8m0_bytes", **options).scale
+        assert torch.equal(of_each.view(torch.uint8), in_bytes)
+        of_four = rms_norm_quantize_fp8(x, weight, scale_format="ue8m0_packed", **options).scale
+        assert torch.equal(of_four, packed(in_bytes))
+        if scale_layout == "column_major":
+            strides = [-(-shape[0] // multiple) * multiple for multiple in (of_bytes, of_words)]
+            assert [of_each.stride(1), of_four.stride(1)] == strides
+            whole = of_four.as_strided((of_four.shape[1], strides[1]), (strides[1], 1))
+            assert not whole[:, shape[0] :].any()
+
+
+@pytest.mark.parametrize("scaling", ["row", "block"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e-45])
+def test_power_of_two_scales_are_finite(value, scaling):
+    weight = torch.rand(1024, device="cuda")
+    weight[128:256] = value
+    found = rms_norm_quantize_fp8(torch.ones(3, 1024, device="cuda"), weight, scaling=scaling, scale_format="ue8m0")
+    column = found.scale[:, 1 if scaling == "block" else 0]
+    if value > 0 and value < 1:
+        assert (found.q[:, 128:256].float() == 0).all() and (scaling == "row" or (column == 2.0**-42).all())
+    else:
+        assert (column == 2.0**127).all()
+        q = found.q[:, 128:256].float()
+        assert q.isnan().all() if value != value else (q == 448).all()
+
+
+@pytest.mark.parametrize("scale_format", ["ue8m0", "ue8m0_bytes", "ue8m0_packed"])
+def test_compiled_functions_return_the_scales_of_eager_ones(scale_format):
+    x, weight = made((37, 1536)), made((1536,), seed=1)
+    options = {"scaling": "block", "scale_format": scale_format, "scale_layout": "column_major"}
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, weight: rms_norm_quantize_fp8(x, weight, **options)[:2], fullgraph=True)
+    for one, other in zip(compiled(x, weight), rms_norm_quantize_fp8(x, weight, **options), strict=False):
+        kind = torch.uint8 if one.element_size() == 1 else torch.int32
+        assert one.dtype == other.dtype and one.stride() == other.stride()
+        assert torch.equal(one.view(kind), other.view(kind))
+
+
 def test_a_nan_is_seen_in_amax():
     x = made((4096, 256))
     x[1234, 56] = float("nan")

@@ -47,6 +47,16 @@ def test_outputs_are_within_rounding(scaling, variant, rows, hidden):
         assert_within(outputs, expected, f"{config} {dtype}")
 
 
+@pytest.mark.parametrize("variant", ["", "with_residual", "with_residual+rounded_sum"])
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_rows_that_do_not_fit_into_registers_are_loaded_again(scaling, variant):
+    spec = operator(operator_name(scaling))
+    problem = spec.problem(2, 45000, "bfloat16", variant)
+    inputs, expected = referenced(spec, problem, 3)
+    launch = spec.launch(QuantizeConfig("split", 1, 32, block_col=8192), problem, TARGET)
+    assert_within(outputs_of(spec, problem, launch, inputs), expected, variant)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("scaling", "variant"), VARIANTS)
 def test_parts_have_the_values_of_whole_rows(scaling, variant):

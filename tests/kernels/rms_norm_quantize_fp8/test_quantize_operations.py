@@ -1,11 +1,13 @@
 """The operations of the family: what they read and return, and calls that need a gradient or more than memory."""
 
+import inspect
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import normtune
-from normtune.kernels.rms_norm_quantize_fp8.function import QUANTIZE, _checked_settings
+from normtune.kernels.rms_norm_quantize_fp8.function import QUANTIZE, _checked_choices
 
 
 def operation(scaling, variant=""):
@@ -30,9 +32,8 @@ def test_inputs_and_outputs_are_those_of_the_variant():
 
 @pytest.mark.parametrize(("has_residual", "variant"), [(True, "with_residual+rounded_sum"), (False, "")])
 def test_a_sum_that_is_rounded_is_another_operation_only_where_there_is_one(has_residual, variant):
-    choice = ("row", torch.float8_e4m3fn, "float32", "row_major", True, *4 * (False,), has_residual, False)
-    modes, choices = _checked_settings(*choice)
-    assert (modes.rounds_sum, choices) == (has_residual, ("row", variant))
+    choice = ("row", torch.float8_e4m3fn, "float32", "float32", "row_major", True, *4 * (False,), has_residual, False)
+    assert _checked_choices(*choice) == ("row", variant)
 
 
 @pytest.mark.parametrize("scaling", ["static", "row", "block"])
@@ -52,3 +53,20 @@ def test_fake_tensors_are_checked():
             normtune.rms_norm_quantize_fp8(x, torch.empty(299), scaling="block")
         with pytest.raises(TypeError, match="eps is '1': expected a number"):
             normtune.rms_norm_quantize_fp8(x, None, "1", scaling="block")
+
+
+class Intercepting(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function is normtune.rms_norm_quantize_fp8:
+            return args, kwargs
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def test_a_tensor_that_intercepts_functions_receives_all_arguments():
+    x, weight = torch.ones(2, 8).as_subclass(Intercepting), torch.ones(8)
+    (first, second), named = normtune.rms_norm_quantize_fp8(x, weight, 0.5, scaling="row", return_y=True)
+    assert first is x and second is weight
+    parameters = inspect.signature(normtune.rms_norm_quantize_fp8).parameters
+    defaults = {name: one.default for name, one in parameters.items() if name not in ("x", "weight")}
+    assert named == defaults | {"eps": 0.5, "scaling": "row", "return_y": True}

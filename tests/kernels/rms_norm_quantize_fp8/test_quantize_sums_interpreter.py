@@ -80,7 +80,7 @@ def assert_equal(found, expected):
 @pytest.mark.parametrize("held", [True, False], ids=["held", "read-again"])
 def test_all_launches_normalize_the_sum_that_is_asked_for(kind, rounding, round_sum, held, monkeypatch):
     if not held:
-        monkeypatch.setattr(kernels, "_MAX_SUM_BYTES", 0)
+        monkeypatch.setattr(kernels, "MAX_SUM_BYTES", 0)
     spec = operator(operator_name(kind))
     variant = f"{OFF[rounding]}with_y+with_residual{'+rounded_sum' if round_sum else ''}"
     problem = spec.problem(ROWS, HIDDEN, "bfloat16", variant)

@@ -6,7 +6,7 @@ import torch
 import normtune
 from normtune.kernels.calling import dispatch
 from normtune.kernels.operator import IllegalConfigError, operator, operators
-from normtune.kernels.rms_norm_quantize_fp8.launch import TRANSPOSE, modes_of, operator_name
+from normtune.kernels.rms_norm_quantize_fp8.launch import TRANSPOSE, operator_name, scaling_of
 from normtune.kernels.rms_norm_quantize_fp8.operator import TransposingConfig
 from normtune.kernels.spec_faults import faults
 from normtune.kernels.target import TARGETS
@@ -21,7 +21,7 @@ def test_it_is_taken_by_name_alone_and_without_fault():
     assert SPEC.name in operators() and not SPEC.is_default and not list(faults(SPEC))
     assert [problem.operator for problem in problems([SPEC.name], ["bfloat16"], [(64, 256)])] == [SPEC.name]
     problem = SPEC.problem(8, 64, "bfloat16", "e5m2+with_y+no_amax")
-    assert modes_of(problem).has_transpose and modes_of(problem).scaling == "static"
+    assert scaling_of(problem) == "static" and SPEC.buffers(problem)[-1].name == "q_t"
 
 
 def test_bytes_are_those_of_a_perfect_kernel():

@@ -24,7 +24,7 @@ from normtune.tuner.staleness.recorded import difference, record
 
 KERNELS = inspect.getsource(forward)
 # Other sources of the same code.
-REFACTORED = KERNELS.replace("_MAX_SUM_BYTES", "_MOST_SUM_BYTES")
+REFACTORED = KERNELS.replace("FORWARD_RUNTIME", "FORWARD_SIZES")
 ROW, SPLIT = RMSNormConfig("row", num_warps=4), RMSNormConfig("split", num_warps=8, programs_per_sm=2, block_col=1024)
 CELLS = [Cell(Key.of("toy", "", "bfloat16"), 2048, config) for config in (ROW, SPLIT)]
 
@@ -66,7 +66,13 @@ def test_a_moved_kernel_is_suspect_and_did_not_change(toy, digested):
 
 @pytest.mark.slow
 def test_the_cells_whose_arithmetic_changed_are_named_if_they_were_asked_for(toy, digested, monkeypatch):
-    toy.kernels("toy_kernels", KERNELS.replace("b_square += rounded(b_x * b_x", "b_square += 1.0 + rounded(b_x * b_x"))
+    toy.kernels(
+        "toy_kernels",
+        KERNELS.replace(
+            "_store_rstd(args, b_rstd, at.o_row, at.m_row, is_first",
+            "_store_rstd(args, 2.0 * b_rstd, at.o_row, at.m_row, is_first",
+        ),
+    )
     code = recorded_code("made-up")
     assert difference(code, digested, CELLS) == (("toy",), (CELLS[1],), "")
     assert difference(code, digested, CELLS[:1]) == (("toy",), (), "")

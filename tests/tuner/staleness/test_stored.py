@@ -34,7 +34,7 @@ from normtune.tuner.staleness.stored import OTHER_CODE, Comparison, compare
 TARGET = TARGETS["sm_90"]
 KERNELS = inspect.getsource(forward)  # what `toy` begins with
 # Other sources of the same code.
-REFACTORED = KERNELS.replace("_MAX_SUM_BYTES", "_MOST_SUM_BYTES")
+REFACTORED = KERNELS.replace("FORWARD_RUNTIME", "FORWARD_SIZES")
 ROW, PERSISTENT, SPLIT = CONFIGS = (
     RMSNormConfig("row", num_warps=4),
     RMSNormConfig("persistent", num_warps=4, programs_per_sm=2),
@@ -174,7 +174,10 @@ def test_measurements_of_which_some_have_no_code_are_judged_by_their_sources(toy
 @pytest.mark.long
 @pytest.mark.slow
 def test_what_a_change_of_arithmetic_touches_is_measured_again_and_nothing_else(toy, measured, bench):
-    before, after = "b_square += rounded(b_x * b_x", "b_square += 1.0 + rounded(b_x * b_x"
+    before, after = (
+        "_store_rstd(args, b_rstd, at.o_row, at.m_row, is_first",
+        "_store_rstd(args, 2.0 * b_rstd, at.o_row, at.m_row, is_first",
+    )
     assert KERNELS.count(before) == 1  # in the kernel of split
     toy.kernels("toy_kernels", KERNELS.replace(before, after))
     found = renew(measured)
