@@ -106,7 +106,7 @@ def test_kernels_that_move_to_another_module_are_the_same(toy, measured):
 
 @pytest.mark.slow
 def test_after_a_refactoring_nothing_is_measured_again(toy, measured, bench):
-    renamed = KERNELS.replace("b_square", "b_x_times_b_x").replace("def _rms_norm", "def _plain_norm")
+    renamed = KERNELS.replace("b_residual", "b_added").replace("def _rms_norm", "def _plain_norm")
     toy.kernels("toy_kernels", renamed.replace("(_rms_norm", "(_plain_norm"))
     before = measured.coverage(DEVICE)
     assert asked(missing(whole(), before)) == {"row", "persistent", "split"}
@@ -151,7 +151,7 @@ def test_a_table_of_exported_evidence_is_judged_by_the_code_of_its_configs(toy, 
     found = check(table)
     assert (found.failures, found.stale) == ((), ())
     assert any("the compiled code of the table's" in note for note in found.notes)
-    toy.kernels("moved", KERNELS.replace("b_y = scaled(", "b_y = 2.0 * scaled("))
+    toy.kernels("moved", KERNELS.replace("b_y = rounded(", "b_y = 2.0 * rounded("))
     (line,) = check(table).stale
     assert line.startswith("the compiled code of ") and "configs of toy changed since they were measured" in line
 
