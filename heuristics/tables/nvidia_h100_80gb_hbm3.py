@@ -2346,12 +2346,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:854a1f9cac375eeda2df5bfe4e32e373789595c7c4f0fc4658bcea2d6fbc18cb",
+#   "sha256:5650038d8a59a6822ff0502dfdb6414590ef611c0c4b081c0ddb5d223897964c",
 #   "measurements": 120016, "date": "2026-11-28"},
 # "kernels": {"rms_norm_backward":
-#   "sha256:6ee4d9ec18ce6368533c4157698fbd343545f4a0acaedcf1ff6fd737a05d81b3",
+#   "sha256:08e85af6eddb8deaf1f63e4ae1323968b915fa6c02e8da76d09b22a4349773ef",
 #   "rms_norm_forward":
-#   "sha256:077666db810c70808f6dd742d5ac38dcbe39c8a7d204b43f9844cf889075b1c5"},
+#   "sha256:c480946eb82e49567bf4ad125043c0e0c9a69500e0dff2ed0f2ff1508a46736b"},
 # "command": {"store": "nvidia-h100-80gb-hbm3", "options": {"leaves": 96, "tie_percent":
 #   0.05, "baseline": "none", "batch_invariant": true}, "out":
 #   "nvidia_h100_80gb_hbm3.py"},

@@ -2975,12 +2975,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:79467488032bd5587f263f399f279372b229d5b7560ec02517cefaca7f4ca59e",
+#   "sha256:7f08a51ca440120fcbd61e713266f9f572b871322fc326a7b31cc768f6c5a6a9",
 #   "measurements": 222864, "date": "2026-11-28"},
 # "kernels": {"rms_norm_backward":
-#   "sha256:6ee4d9ec18ce6368533c4157698fbd343545f4a0acaedcf1ff6fd737a05d81b3",
+#   "sha256:08e85af6eddb8deaf1f63e4ae1323968b915fa6c02e8da76d09b22a4349773ef",
 #   "rms_norm_forward":
-#   "sha256:077666db810c70808f6dd742d5ac38dcbe39c8a7d204b43f9844cf889075b1c5"},
+#   "sha256:c480946eb82e49567bf4ad125043c0e0c9a69500e0dff2ed0f2ff1508a46736b"},
 # "command": {"store": "nvidia-h200", "options": {"leaves": 96, "tie_percent": 0.05,
 #   "baseline": "none", "batch_invariant": true}, "out": "nvidia_h200.py"},
 # "body": "sha256:7f64efe186945232d1f301b2740a40e07f1b8612c7bea9ba3e89fc27bea698ae",

@@ -1142,16 +1142,16 @@ def lookup(
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:025828fc1ca280a38369ba7dd91131a031e0e0548f5e829c3d9e5b76e830f05f",
+#   "sha256:45dee913e411ebc3a6b01df9341ba44c2bf7de29da4436069d4d821b9b8bd7d7",
 #   "measurements": 24251, "date": "2026-11-28"},
 # "kernels": {"rms_norm_quantize_fp8_block":
-#   "sha256:967fd93b80976f31b5fe98c935a638b411117d1f1849ea64a77948b438d28cf9",
+#   "sha256:efe5b998a7cb91167883f7f8c7b5a4f537151aaa76ccb273332120ae847e3a54",
 #   "rms_norm_quantize_fp8_row":
-#   "sha256:967fd93b80976f31b5fe98c935a638b411117d1f1849ea64a77948b438d28cf9",
+#   "sha256:efe5b998a7cb91167883f7f8c7b5a4f537151aaa76ccb273332120ae847e3a54",
 #   "rms_norm_quantize_fp8_static":
-#   "sha256:967fd93b80976f31b5fe98c935a638b411117d1f1849ea64a77948b438d28cf9",
+#   "sha256:efe5b998a7cb91167883f7f8c7b5a4f537151aaa76ccb273332120ae847e3a54",
 #   "rms_norm_quantize_fp8_transpose":
-#   "sha256:117c325f539c530bb0fe297ed3365161d7e0635aaf6269d0ec276d9cc1776167",
+#   "sha256:3d1a67789fc93244facfc4d9ed2f7b52a202fefa0899099908f3eb5c7bd856ba",
 #   "transpose_fp8":
 #   "sha256:5db92ca62b7414508cd15e28d8b9c3e5f0d7e3b73caf42275571a7f9b0107242"},
 # "command": {"store": "nvidia-h200-rms-norm-quantize-fp8", "options": {"leaves": 40,

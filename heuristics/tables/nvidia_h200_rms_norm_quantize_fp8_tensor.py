@@ -284,10 +284,10 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:41c78a45849487e045fe1907401ee0227d2ce73bf1edcf64ff8ef6d508709a59",
+#   "sha256:617c54d242c546a38d49d7a6631609281638a4edd9b644a1e9dcdd63ae883fe5",
 #   "measurements": 1791, "date": "2026-11-28"},
 # "kernels": {"rms_norm_quantize_fp8_tensor":
-#   "sha256:967fd93b80976f31b5fe98c935a638b411117d1f1849ea64a77948b438d28cf9"},
+#   "sha256:efe5b998a7cb91167883f7f8c7b5a4f537151aaa76ccb273332120ae847e3a54"},
 # "command": {"store": "nvidia-h200-rms-norm-quantize-fp8-tensor", "options": {"leaves":
 #   40, "batch_invariant": true}, "out": "nvidia_h200_rms_norm_quantize_fp8_tensor.py"},
 # "body": "sha256:18c6e8932d92e83b1116e90c0d0a2b4f4f06b0175cd4520b66c1614b26fa563a",

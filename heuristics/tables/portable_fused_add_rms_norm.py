@@ -497,12 +497,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:52c754dc65d199cc32b0667c4860e18f0806ad52a4942d19776c42ee6476edb6",
+#   "sha256:b9402c43840be468c09b52653697434468d28080520d35541597b373d53b673c",
 #   "measurements": 5887, "date": "2026-11-27"},
 # "kernels": {"fused_add_rms_norm_backward":
-#   "sha256:7f098467ab308748f9a254d968b7c5ff154f116999aa72b19a63e64dcc9e0fed",
+#   "sha256:e0b7005af9ae685d2e7de5739b0d73fd03ad8720f9db908ffb96d0fd0dabf9d8",
 #   "fused_add_rms_norm_forward":
-#   "sha256:c5edf6dda336107605463d06a052638c705c1b8c7735f14b7a7c36040fcf1fea"},
+#   "sha256:a8421bb82e2b99cb1e69efad23a30bbde5f2da6e35fb9b7fe3c4644b3d2ccb38"},
 # "command": {"store": "nvidia-h200-fused-add-rms-norm", "options": {"leaves": 48,
 #   "tie_percent": 0.05, "baseline": "none", "portable": true}, "out":
 #   "portable_fused_add_rms_norm.py"},

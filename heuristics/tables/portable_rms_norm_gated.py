@@ -606,12 +606,12 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> "Config":
 # {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 # "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 # "data": {"digest":
-#   "sha256:f8978bffec2b1ad779144fdeecdd2ebe9079b6a1a102ea12ef237ba3000722d2",
+#   "sha256:0398e188b1df55a181da48c497086d7ca9d1e8a1b4c4fd848bcd2687b4f734f3",
 #   "measurements": 28295, "date": "2026-11-28"},
 # "kernels": {"rms_norm_gated_backward":
-#   "sha256:ff1208d61acbaacd6a75a4c189d1f42c7e0822ef9fef958c3b31559c735e953a",
+#   "sha256:446a1b050663de80932cb90ddf92d2de8ef8f863399dec7bd21e557d98703fd6",
 #   "rms_norm_gated_forward":
-#   "sha256:623f6b4681aa8fd664b7f34bda6b1cb7e3fc7aa7b0dd520a617442531ec3ee4a"},
+#   "sha256:6eedb0c87e402d3e17793ed1c2cf7c4fbb48c0e72c79810bde9e7089ab0ea06f"},
 # "command": {"store": "nvidia-h200-rms-norm-gated", "options": {"leaves": 48,
 #   "tie_percent": 0.05, "baseline": "none", "portable": true}, "out":
 #   "portable_rms_norm_gated.py"},

@@ -1,4 +1,4 @@
-"""Operations without a backward that options distinguish, as one function and one operator of torch's dispatcher.
+"""Operations that options distinguish, as one function and one operator of torch's dispatcher.
 
 In: a function from options to an `Operation`. Out: an `OpFamily`. Eager calls take the paths of an `Op` (`op`).
 Compilers see the operator, which reads the batch-invariant mode at each call where none is named.
@@ -17,7 +17,7 @@ from normtune.kernels.calling.torch_ops import MODE, Named, TorchOp, launched, s
 
 
 class OpFamily:
-    """Operations without a backward that integers and strings distinguish, such as those of `rms_norm_quantize_fp8`.
+    """Operations without a spec of a backward that integers and strings distinguish, such as those of `qk_norm`.
 
     torch's dispatcher knows all of them as one operator.
 

@@ -2,10 +2,10 @@
 
 In: the declaration of a `TorchOp`, whose functions take its arguments by name. Out: `torch.ops.normtune.NAME`, with a
 fake implementation and autograd. `TorchOps` are the operators of an `Operation` with a backward: `NAME_forward`,
-`NAME_backward` and, if it can work in place, `NAME_in_place`; `family` has that of others. They launch what eager calls
-launch, with the same bits; on a CPU they use the formula. In a compiled function they read the batch-invariant mode at
-each call. With DTensors each rank calls the operators on its own shards: rows stay where they are, a sharded hidden
-dimension is gathered first.
+`NAME_backward` and, if it can work in place, `NAME_in_place`; `family` makes one of many operations. They launch what
+eager calls launch, with the same bits; on a CPU they use the formula. In a compiled function they read the
+batch-invariant mode at each call. With DTensors each rank calls the operators on its own shards: rows stay where they
+are, a sharded hidden dimension is gathered first.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -48,7 +48,7 @@ from normtune.kernels.tiles.tile import (
     tile_mask,
     weight_part,
 )
-from normtune.kernels.tiles.walk import walk_blocks, walk_chunks, walk_part
+from normtune.kernels.tiles.walk import walk
 
 # Forward, in the three bodies of `tiles.walk`.
 
@@ -69,7 +69,7 @@ FORWARD_RUNTIME = ["rows", "hidden", "x_stride", "y_stride", "residual_stride", 
 def _load_norm(args, at, PASS: tl.constexpr, TILE: tl.constexpr, MODES: tl.constexpr):
     """x, or s = x + residual, which a tile also stores; a chunk does so at its last use: s may be the residual."""
     EVICTION: tl.constexpr = "evict_last" if PASS == "first" else ("evict_first" if PASS == "last" else "")
-    RESIDUAL_EVICTION: tl.constexpr = "evict_last" if PASS == "held" else EVICTION
+    RESIDUAL_EVICTION: tl.constexpr = "evict_last" if PASS == "chunk" else EVICTION
     p_x = elements(args.x_ptr, extent(args.x_stride, TILE.alignment), at.o_row, at.o_col)
     b_x = tl.load(p_x, mask=at.mask, other=0.0, eviction_policy=EVICTION)
     if args.residual_ptr is not None:
@@ -98,9 +98,7 @@ def _turn(args, at, t_x, b_weight, b_rstd, is_first, PASS: tl.constexpr, TILE: t
 
 
 @triton.jit
-def _store_norm(
-    args, at, b_x, b_more, b_weight, b_rstd, b_scale, PASS: tl.constexpr, TILE: tl.constexpr, MODES: tl.constexpr
-):
+def _store_norm(args, at, b_x, b_beside, b_weight, b_rstd, PASS: tl.constexpr, TILE: tl.constexpr, MODES: tl.constexpr):
     if PASS == "last" and args.residual_ptr is not None:
         b_s = b_x.to(args.s_ptr.dtype.element_ty)
         tl.store(elements(args.s_ptr, extent(args.s_stride, TILE.alignment), at.o_row, at.o_col), b_s, mask=at.mask)
@@ -109,7 +107,7 @@ def _store_norm(
     DTYPE: tl.constexpr = args.y_ptr.dtype.element_ty if MODES.product == "ROUNDED" else None
     b_y = rounded(b_x * as_column(b_rstd), DTYPE) * b_weight
     store_tile(args.y_ptr, extent(args.y_stride, TILE.alignment), at.o_row, at.o_col, at.mask, b_y)
-    if PASS != "last":
+    if PASS != "last":  # behind y, as a branch of the program of each part would come before its address
         _store_rstd(args, b_rstd, at.o_row, at.m_row, at.number == 0, MODES)
     return b_rstd
 
@@ -133,20 +131,13 @@ def _rms_norm_forward_kernel(
     TILE: tl.constexpr,
     MODES: tl.constexpr,
 ):
-    """A program has a row in chunks, a part of a row, or a block of rows; with stages several blocks."""
     args = ForwardArguments(
         *(x_ptr, weight_ptr, y_ptr, rstd_ptr, residual_ptr, s_ptr, rows, hidden),
         *(x_stride, y_stride, residual_stride, s_stride, eps, offset),
     )
     STATISTICS: tl.constexpr = y_ptr.dtype.element_ty if MODES.statistics == "ROUNDED" else None
-    i_first = tl.program_id(0)
-    if TILE.chunks > 0:
-        walk_chunks(args, i_first, _load_norm, _turn, _store_norm, STATISTICS, False, TILE, MODES)
-    elif TILE.part_cols > 0:
-        walk_part(args, i_first, _load_norm, _turn, _store_norm, STATISTICS, TILE, MODES)
-    else:
-        step = tl.num_programs(0)
-        walk_blocks(args, i_first, step, _load_norm, _turn, _store_norm, STATISTICS, False, TILE, MODES)
+    i_first, step = tl.program_id(0), tl.num_programs(0)
+    walk(args, i_first, step, _load_norm, _turn, _store_norm, STATISTICS, False, TILE, MODES)
 
 
 def forward_calls(
@@ -167,16 +158,14 @@ def forward_calls(
     numbers = {"rows": problem.rows, "hidden": problem.hidden, "eps": eps, "offset": offset}
     args = arguments(_rms_norm_forward_kernel, tensors, **numbers)
     row = launch.chunks * launch.block_col
-    part = launch.part_col or row
-    is_held = part == row and row * ITEMSIZE[problem.dtype] > MAX_READ_AGAIN_BYTES
+    is_held = not launch.part_col and row * ITEMSIZE[problem.dtype] > MAX_READ_AGAIN_BYTES
     is_held = is_held and (tensors.get("residual") is None or 4 * row <= MAX_SUM_BYTES)
     options = {
-        "TILE": launch.tile._replace(part_cols=part, is_held=is_held),
+        "TILE": launch.tile._replace(is_held=is_held),
         "MODES": names_of(_FORWARD_MODES, problem.variant),
         "num_warps": launch.num_warps,
     }
-    grid = (launch.grid, triton.cdiv(problem.hidden, part)) if launch.part_col else (launch.grid,)
-    return (KernelCall(_rms_norm_forward_kernel, grid, args, options),)
+    return (KernelCall(_rms_norm_forward_kernel, launch.programs(problem.hidden), args, options),)
 
 
 # Backward in one launch: some programs take rows and write dx, others take columns and sum dweight. dweight needs no
@@ -271,7 +260,7 @@ def _exchange(blocks: int, in_halves: bool = False) -> str:
     """Each block writes $1 into its place in the memory of every block; $0 is the sum over the places, in order.
 
     There are two sets of places, and $2 names the one: a block that is a row ahead writes into the other set. With
-    `in_halves` each half of the places is added to the other, as `backward_split` adds the parts of a row.
+    `in_halves` each half of the places is added to the other, as `_in_halves` adds the parts of a row.
     """
     adds = "".join(f"ld.volatile.shared.f32 w, [a+{4 * i}]; add.f32 v, v, w; " for i in range(1, blocks))
     if in_halves:

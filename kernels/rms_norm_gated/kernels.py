@@ -46,7 +46,7 @@ from normtune.kernels.tiles.tile import (
     store_tile,
     tile_mask,
 )
-from normtune.kernels.tiles.walk import walk_blocks, walk_chunks, walk_part
+from normtune.kernels.tiles.walk import walk
 
 
 @triton.jit
@@ -163,9 +163,7 @@ def _turn(args, at, t_x, b_weight, b_rstd, is_first, PASS: tl.constexpr, TILE: t
 
 
 @triton.jit
-def _store_gated(
-    args, at, b_x, b_z, b_weight, b_rstd, b_scale, PASS: tl.constexpr, TILE: tl.constexpr, MODES: tl.constexpr
-):
+def _store_gated(args, at, b_x, b_z, b_weight, b_rstd, PASS: tl.constexpr, TILE: tl.constexpr, MODES: tl.constexpr):
     b_y = gated_output(args, b_x * as_column(b_rstd), b_z.to(tl.float32), b_weight, MODES)
     o_out = _output_rows(args, at.o_row)
     store_tile(args.y_ptr, extent(args.hidden, TILE.alignment), o_out, at.o_col, at.mask, b_y)
@@ -196,21 +194,14 @@ def _rms_norm_gated_forward_kernel(
     TILE: tl.constexpr,
     MODES: tl.constexpr,
 ):
-    """A program has a row in chunks, a part of a row, or a block of rows; with stages several blocks."""
     i_group = tl.program_id(0) % groups
-    i_first = tl.program_id(0) // groups
+    i_first, step = tl.program_id(0) // groups, tl.num_programs(0) // groups
     p_weight = weight_ptr + i_group.to(tl.int64) * extent(hidden, TILE.alignment)
     args = ForwardArguments(
         *(x_ptr, z_ptr, p_weight, y_ptr, rstd_ptr, rows, hidden, groups, inner),
         *((x_outer, x_in, x_group), (z_outer, z_in, z_group), eps, offset, i_group),
     )
-    if TILE.chunks > 0:
-        walk_chunks(args, i_first, _load_gated, _turn, _store_gated, None, False, TILE, MODES)
-    elif TILE.part_cols > 0:
-        walk_part(args, i_first, _load_gated, _turn, _store_gated, None, TILE, MODES)
-    else:
-        step = tl.num_programs(0) // groups
-        walk_blocks(args, i_first, step, _load_gated, _turn, _store_gated, None, False, TILE, MODES)
+    walk(args, i_first, step, _load_gated, _turn, _store_gated, None, False, TILE, MODES)
 
 
 def _strides_by_name(**tensors: Any) -> dict[str, int]:
@@ -249,7 +240,7 @@ def forward_calls(
         "num_warps": launch.num_warps,
     }
     programs = parts_of(launch, rows, groups) * groups
-    grid = (programs, triton.cdiv(problem.hidden, launch.part_col)) if launch.part_col else (programs,)
+    grid = launch._replace(grid=programs).programs(problem.hidden)
     return (KernelCall(_rms_norm_gated_forward_kernel, grid, args, options),)
 
 

@@ -339,10 +339,10 @@ def rms_norm_quantize_fp8(
     scale is max(amax, least_amax) / largest. NaN in x gives NaN in q, amax and a computed scale; a norm that
     overflows float32 has the scale inf.
 
-    A UE8M0 scale is the least power of two that is not below that quotient, from 2^-126 to 2^127, and q is computed
-    with it. It is finite: a norm that is infinite or NaN has the scale 2^127, with which infinity becomes `largest` and
-    NaN stays NaN. This is the formula of DeepGEMM's `ceil_to_ue8m0`. The byte of a scale is its exponent + 127, 1 to
-    254, as in the OCP Microscaling Formats (MX) Specification 1.0, whose own conversion rounds down and saturates.
+    A UE8M0 scale is the least power of two that is not below that quotient, from 2^-126 to 2^127. q is computed with
+    it. It is finite: a norm that is infinite or NaN has the scale 2^127. With that, infinity becomes `largest`, and NaN
+    stays NaN. This is the formula of DeepGEMM's `ceil_to_ue8m0`. The byte of a scale is its exponent + 127, 1 to 254,
+    as in the OCP Microscaling Formats (MX) Specification 1.0. The conversion of that specification rounds down.
 
     The kernels run on GPUs with instructions for FP8 (NVIDIA from sm_89 on, AMD's gfx942), rows of up to 65536 elements
     and up to 2^30 of them. On other devices, and for longer rows, the same is composed of torch's operations. The fnuz

@@ -2,7 +2,7 @@
 
 The scale is the float32 dequantization factor: an argument (`static`), or max(amax, least_amax) / largest value of the
 FP8 dtype, for each row (`row`), 128 columns of a row (`block`) or all rows (`tensor`). The formats UE8M0 round it up to
-a power of two from 2^-126 to 2^127, also if it is infinite or NaN. `tensor` takes two passes over x: the kernel first
+a power of two from 2^-126 to 2^127; infinity and NaN become 2^127. `tensor` takes two passes over x: the kernel first
 computes only the amax (`result`), then normalizes again and quantizes. Magnitudes are compared by their bits as
 integers: the order is the same, and NaN, which a maximum of floats may lose, is the greatest.
 
@@ -34,11 +34,12 @@ from normtune.kernels.rms_norm_quantize_fp8.launch import (
 )
 from normtune.kernels.tiles.launch import MAX_HELD_BYTES, MAX_READ_AGAIN_BYTES, MAX_SUM_BYTES, Launch
 from normtune.kernels.tiles.tile import as_column, columns, elements, extent, load_weight, row_block, store_tile
-from normtune.kernels.tiles.walk import At, walk_blocks, walk_chunks, walk_part
+from normtune.kernels.tiles.walk import At, walk
 from normtune.kernels.transpose_fp8.kernels import call as transpose_call
 
 # The modes of a problem that the kernel reads. Beside them `result` is what a pass over x computes: `q`, the `amax` of
-# the tensor, or `both`.
+# the tensor, or `both`; `holds_norm`, whether the norm of a row in chunks stays in registers until its scale is known;
+# `group`, columns of a scale; `padding`, of which the rows of column-major scales are a multiple.
 _MODES = (Product, Norm, NormOutput, Residual, RstdOutput, ScaleLayout, ScaleFormat)
 # Integer arguments on which the kernels are not specialised.
 RUNTIME = ["rows", "hidden", "x_stride", "residual_stride", "sum_stride", "q_stride", "y_stride", "scale_rows"]
@@ -132,7 +133,7 @@ def store_blocks(args, b_scale, i_first, o_row, m_row, COUNT: tl.constexpr, TILE
         else:
             tl.store(args.scale_ptr + o_row[:, None] * blocks + o_block[None, :], b_scale, mask=mask)
     if MODES.scale_layout == "COLUMN_MAJOR":
-        o_pad = args.rows + tl.arange(0, 16 if MODES.scale_format == "UE8M0_BYTES" else 4)
+        o_pad = args.rows + tl.arange(0, MODES.padding)
         is_last = tl.max(((o_row == args.rows - 1) & m_row).to(tl.int32), axis=0) > 0
         m_pad = (o_pad < args.scale_rows)[:, None] & m_block[None, :] & is_last
         tl.store(p_scale + o_column[None, :] * args.scale_rows + o_pad[:, None], 0, mask=m_pad)
@@ -229,18 +230,19 @@ def _compute_scale(
             store_row_scales(args, b_scale, at.o_row, at.m_row, MODES)
     elif MODES.scaling != "block" and MODES.result != "amax" and PASS == "last":
         b_scale = scale_of_all(args, MODES)
-    return b_scale, t_x
+    return (b_rstd, b_scale), t_x
 
 
 @triton.jit
 def _store_quantized(
-    args, at, b_x, b_more, b_weight, b_rstd, b_scale, PASS: tl.constexpr, TILE: tl.constexpr, MODES: tl.constexpr
+    args, at, b_x, b_beside, b_weight, factors, PASS: tl.constexpr, TILE: tl.constexpr, MODES: tl.constexpr
 ):
     """Write q, the norm and the scales of blocks; returns the bits of the largest magnitudes, int32.
 
     These are of each row, or of each column of a chunk.
     """
     Q_DTYPE: tl.constexpr = args.q_ptr.dtype.element_ty
+    b_rstd, b_scale = factors
     b_norm = b_x
     if PASS != "last" or not MODES.holds_norm:
         b_norm = norm(b_x, as_column(b_rstd), b_weight, args.x_ptr.dtype.element_ty, MODES)
@@ -260,7 +262,7 @@ def _store_quantized(
         store_blocks(args, b_scale, at.number * COUNT, o_row, m_row, COUNT, TILE, MODES)
         b_q = tl.reshape(quantized(b_groups, b_scale[:, :, None], Q_DTYPE, MODES.largest), b_norm.shape)
     elif MODES.result != "amax":
-        if MODES.scaling != "row" and PASS != "last":
+        if MODES.scaling != "row" and PASS != "last":  # in a loop, behind the norm: it has a branch
             b_scale = scale_of_all(args, MODES)
         b_q = quantized(b_norm, as_column(b_scale), Q_DTYPE, MODES.largest)
     if PASS == "once":
@@ -310,22 +312,13 @@ def _quantize_kernel(
     TILE: tl.constexpr,
     MODES: tl.constexpr,
 ):
-    """A program takes a row in chunks, a part of a row, or blocks of rows."""
     args = Arguments(
         *(x_ptr, residual_ptr, weight_ptr, scale_ptr, sum_ptr, q_ptr, y_ptr, amax_ptr, rstd_ptr, rows, hidden),
         *(x_stride, residual_stride, sum_stride, q_stride, y_stride, scale_rows, eps, offset, least_amax),
     )
     HAS_AMAX: tl.constexpr = MODES.result != "q"
-    i_first = tl.program_id(0)
-    if TILE.chunks > 0:
-        b_most = walk_chunks(args, i_first, _load_input, _compute_scale, _store_quantized, None, HAS_AMAX, TILE, MODES)
-    elif TILE.part_cols > 0:
-        b_most = walk_part(args, i_first, _load_input, _compute_scale, _store_quantized, None, TILE, MODES)
-    else:
-        step = tl.num_programs(0)
-        b_most = walk_blocks(
-            args, i_first, step, _load_input, _compute_scale, _store_quantized, None, HAS_AMAX, TILE, MODES
-        )
+    i_first, step = tl.program_id(0), tl.num_programs(0)
+    b_most = walk(args, i_first, step, _load_input, _compute_scale, _store_quantized, None, HAS_AMAX, TILE, MODES)
     if HAS_AMAX:
         end_amax(amax_ptr, tl.max(b_most, axis=0))
 
@@ -356,6 +349,7 @@ def calls(
     """
     numbers = {"rows": problem.rows, "hidden": problem.hidden, "eps": eps, "offset": offset, "least_amax": least_amax}
     numbers["scale_rows"] = ScaleFormat.of(problem).padded_rows(problem.rows)
+    # A number, so that these stay arguments of the compiled kernels.
     unread = {f"{name}_stride": 0 for name in ("residual", "sum", "y") if tensors.get(name) is None}
     args = arguments(_quantize_kernel, tensors, **numbers, **unread)
     scaling, amax = scaling_of(problem), tensors.get("amax")
@@ -371,10 +365,11 @@ def calls(
         result="q" if amax is None else "both",
         holds_norm=holds_norm,
         group=min(BLOCK, launch.block_col),
+        padding=ScaleFormat.of(problem).padding,
         largest=QuantizedDtype.of(problem).largest,
     )
     tile = launch.tile._replace(is_held=is_held or holds_norm)
-    grid = (launch.grid, triton.cdiv(problem.hidden, launch.part_col)) if launch.part_col else (launch.grid,)
+    grid = launch.programs(problem.hidden)
 
     def main(modes: Any) -> KernelCall:
         return KernelCall(_quantize_kernel, grid, args, {"TILE": tile, "MODES": modes, "num_warps": launch.num_warps})

@@ -123,10 +123,14 @@ class ScaleFormat(Mode):
         """Whether a scale is stored as a byte."""
         return self in (ScaleFormat.UE8M0_BYTES, ScaleFormat.UE8M0_PACKED)
 
+    @property
+    def padding(self) -> int:
+        """Number of which the rows of column-major scales are a multiple: of bytes, or of words and float32."""
+        return PADDING if self is ScaleFormat.UE8M0_BYTES else PADDING // 4
+
     def padded_rows(self, rows: int) -> int:
         """Rows of column-major scales including the padding, which holds zeros."""
-        multiple = PADDING if self is ScaleFormat.UE8M0_BYTES else PADDING // WORD
-        return -(-rows // multiple) * multiple
+        return -(-rows // self.padding) * self.padding
 
     def padded_blocks(self, blocks: int) -> int:
         """Scales of a row including those that fill its last word, which are zeros."""

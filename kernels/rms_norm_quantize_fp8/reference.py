@@ -146,9 +146,10 @@ def _groups(magnitude: Tensor, scaling: str) -> Tensor:
 
 
 def _power_of_two(scale: Tensor) -> Tensor:
-    """The least power of two that is not smaller, from 2^-126 to 2^127."""
+    """The least power of two that is not smaller, from 2^-126 to 2^127; infinite ones and NaN become 2^127."""
     fraction, exponent = torch.frexp(scale)
-    return torch.ldexp(torch.ones_like(scale), (exponent - (fraction == 0.5).int()).clamp(-126, 127))
+    exponent = (exponent - (fraction == 0.5).int()).masked_fill(scale == 0, -126).masked_fill(~scale.isfinite(), 127)
+    return torch.ldexp(torch.ones_like(scale), exponent.clamp(-126, 127))
 
 
 def _quantized(fp8: QuantizedDtype, norm: Bounds, scale: Bounds) -> Expected:

@@ -44,7 +44,7 @@ class Tile(NamedTuple):
     Attributes that are not listed are those of `Launch`.
 
     Attributes:
-        rows, cols: of the tile or the chunk; no rows where a program has a row in chunks that are loaded twice.
+        rows, cols: of the tile or the chunk; rows is 0 where a program has one row in chunks.
         part_cols: columns of a row that a program writes; 0 for all.
         is_held: whether chunks stay in registers between their two uses.
         slice_rows, slice_cols: of the tile of a program that sums columns.
@@ -83,7 +83,8 @@ class Launch(NamedTuple):
         workspace: float32 elements of partial sums; 0 when there is no second stage.
         finish: how sums over rows end: `none`, `reduce`, `dependent` or `columns`.
         chunks: chunks of `block_col` columns in each part of a row; 0 where a row is one tile.
-        held: whether chunks stay in registers between their two uses.
+        held: whether chunks of several rows, or of a backward, stay in registers between their two uses; a forward of
+            one row decides in its calls.
         part_col: columns of a row that each of its programs writes; 0 for all columns.
         slice_row, slice_col: tile of a program that sums columns (finish `columns`); 0 without such programs.
         row_layout: from `row_layout`; None if the compiler's layout of a row is not known.
@@ -134,6 +135,10 @@ class Launch(NamedTuple):
             alignment=self.alignment,
             has_column_mask=self.column_mask,
         )
+
+    def programs(self, hidden: int) -> tuple[int, ...]:
+        """The grid of a forward: rows or blocks of them, and, if they have parts, these."""
+        return (self.grid, -(-hidden // self.part_col)) if self.part_col else (self.grid,)
 
     @property
     def binary(self) -> "Launch":

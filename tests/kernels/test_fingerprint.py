@@ -385,7 +385,7 @@ OWN_HARMFUL = {
     "constexpr condition": ("tiles.walk", "if PART < COLS:", "if PART <= COLS:"),
     "limit of the calls": ("tiles.launch", "MAX_READ_AGAIN_BYTES = 64", "MAX_READ_AGAIN_BYTES = 32"),
     "argument of a call": ("rms_norm.kernels", '"num_warps": launch.num_warps', '"num_warps": 4'),
-    "grid": ("rms_norm.kernels", "triton.cdiv(problem.hidden, part)", "triton.cdiv(problem.hidden, part) + 1"),
+    "grid": ("tiles.launch", "-(-hidden // self.part_col)", "1 - (-hidden // self.part_col)"),
     "option of jit": (
         "rms_norm.kernels",
         "do_not_specialize=FORWARD_RUNTIME",
@@ -393,8 +393,8 @@ OWN_HARMFUL = {
     ),
     "jit": (
         "tiles.walk",
-        "@triton.jit\ndef walk_chunks",
-        "@triton.jit(noinline=True)\ndef walk_chunks",
+        "@triton.jit\ndef _chunks",
+        "@triton.jit(noinline=True)\ndef _chunks",
     ),
     "helper": ("tiles.walk", "tl.rsqrt", "1 / tl.sqrt"),
     "modes": ("rms_norm.kernels", "(Rstd, Sum,", "(Sum, Rstd,"),
@@ -410,7 +410,7 @@ OWN_HARMFUL = {
 }
 OWN_HARMLESS = {
     "comment": ("rms_norm.kernels", "    b_y = ", "    # a comment\n    b_y = "),
-    "docstring": ("rms_norm.kernels", '"""A program has a row', '"""Of a program: it has a row'),
+    "docstring": ("rms_norm.kernels", '"""x, or s = x ', '"""The x, or s = x '),
     "docstring of a module": ("rms_norm.kernels", '"""The kernels of', '"""Kernels of'),
     "licence": ("rms_norm.kernels", '"""The kernels of', '# SPDX-License-Identifier: MIT\n"""The kernels of'),
     "blank lines": ("rms_norm.kernels", "@triton.jit\n", "\n\n@triton.jit\n"),

@@ -109,9 +109,11 @@ def test_blocks_have_the_scales_of_the_definition_in_every_launch(name, layout, 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_rows_have_the_scales_of_the_definition_in_every_launch(name, scale_format):
     spec = operator(operator_name("row"))
-    hidden, least_amax = 300, 2.0**-126
+    hidden, least_amax = 1100, 2.0**-126
     problem = spec.problem(3, hidden, "float32", "+".join(filter(None, (VARIANTS[name], scale_format))))
-    for launch in launches(spec, problem):
+    every = launches(spec, problem)
+    assert any(launch.chunks for launch in every) and any(launch.part_col for launch in every)
+    for launch in every:
         for amax in maxima(name).tolist():
             weight = torch.full((hidden,), 1e30 if math.isinf(amax) else amax / 3)
             weight[7] = amax
